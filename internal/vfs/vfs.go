@@ -53,8 +53,8 @@ type FS interface {
 	// RemoveAll removes a directory (or file) with everything below it. It
 	// returns nil if there is none. It is not atomic.
 	RemoveAll(dir string) error
-	// Rename gives a file or a directory another name. It atomically replaces
-	// a file (or an empty directory, by a directory) of the new name.
+	// Rename gives a file or a directory another name. A file atomically
+	// replaces a file of the new name; nothing replaces a directory.
 	Rename(oldName, newName string) error
 	// MkdirAll creates a directory and its missing parents. Each new entry is
 	// volatile until SyncDir of the directory above it.
