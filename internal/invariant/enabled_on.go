@@ -1,0 +1,6 @@
+//go:build invariants
+
+package invariant
+
+// Enabled tells whether Check is active.
+func Enabled() bool { return true }
