@@ -1,0 +1,9 @@
+//go:build !linux
+
+package devcluster
+
+import "syscall"
+
+func childAttributes(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func lockThread(bool) {}
