@@ -7,7 +7,7 @@ var kubernetes = []string{"k8s.io/...", "sigs.k8s.io/controller-runtime/...", "o
 //
 //	cmd → broker | operator | client
 //	broker → server → partition → {replica, log, tiering, metadata}
-//	log → segment → record
+//	storage → log → segment → record
 //	client → {api, record}        tiering → record        operator → {api, client}
 var Rules = []Rule{
 	{
@@ -34,6 +34,12 @@ var Rules = []Rule{
 		Why:      "the log is one partition's storage; it knows no server, no metadata store and no replication protocol",
 	},
 	{
+		Packages: []string{"broker/storage/..."},
+		Only:     []string{"broker/storage/...", "broker/log/...", "broker/segment/...", "record/...", "internal/..."},
+		Never:    []string{"internal/testcluster/...", "google.golang.org/grpc/...", "go.etcd.io/..."},
+		Why:      "storage is one broker's disk: storage → log → segment; it knows no server and no metadata store",
+	},
+	{
 		Packages: []string{"broker/replica/..."},
 		Only:     []string{"broker/replica/...", "record/...", "internal/ids/...", "internal/invariant/..."},
 		Never:    []string{"net/...", "os/...", "google.golang.org/grpc/...", "go.etcd.io/..."},
@@ -41,7 +47,7 @@ var Rules = []Rule{
 	},
 	{
 		Packages: []string{"broker/metadata/..."},
-		Never:    []string{"broker", "broker/server/...", "broker/partition/...", "broker/log/...", "broker/segment/..."},
+		Never:    []string{"broker", "broker/server/...", "broker/partition/...", "broker/storage/...", "broker/log/...", "broker/segment/..."},
 		Why:      "metadata is etcd keys, codecs and watches; it knows neither storage nor servers",
 	},
 	{
