@@ -67,13 +67,20 @@ func (d *decompressor) decode(codec Codec, src []byte, limit int) ([]byte, error
 	default:
 		err = fmt.Errorf("unknown %s", codec)
 	}
-	var be *BatchError
-	if err != nil && !errors.As(err, &be) {
-		be = fault(ReasonDecompression, int64(len(src)), 0, "%s: %v", codec, err)
-		be.Err = err
-		err = be
+	if err != nil {
+		return nil, asDecompressionFault(codec, src, err)
 	}
-	return d.buf, err
+	return d.buf, nil
+}
+
+func asDecompressionFault(codec Codec, src []byte, err error) error {
+	var be *BatchError
+	if errors.As(err, &be) {
+		return be
+	}
+	be = fault(ReasonDecompression, int64(len(src)), 0, "%s: %v", codec, err)
+	be.Err = err
+	return be
 }
 
 func limitFault(codec Codec, atLeast, limit int) error {

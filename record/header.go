@@ -51,7 +51,7 @@ type Header struct {
 	MaxTimestamp    int64 // ms since the Unix epoch
 	ProducerID      int64 // -1 = none
 	ProducerEpoch   int16 // -1 = none
-	BaseSequence    int32 // -1 = none
+	BaseSequence    int32 // means something only together with a producer id
 	Count           int32 // records
 }
 
@@ -65,9 +65,9 @@ func (h Header) LastOffset() int64 { return h.BaseOffset + int64(h.LastOffsetDel
 func (h Header) NextOffset() int64 { return h.LastOffset() + 1 }
 
 // LastSequence returns the sequence of the last record. Sequences wrap from MaxInt32 to 0. It is -1 for a
-// batch without sequence.
+// batch without producer id or sequence.
 func (h Header) LastSequence() int32 {
-	if h.BaseSequence < 0 {
+	if h.ProducerID < 0 || h.BaseSequence < 0 {
 		return -1
 	}
 	return int32((int64(h.BaseSequence) + int64(h.LastOffsetDelta)) & math.MaxInt32) // #nosec G115 -- masked to 31 bits

@@ -87,6 +87,8 @@ func (h Header) check(stored bool) error {
 	return h.checkProducer()
 }
 
+// checkProducer leaves the sequence of a batch without producer id alone: it means nothing, and some
+// clients (franz-go) number such batches all the same.
 func (h Header) checkProducer() error {
 	switch {
 	case h.ProducerID < -1:
@@ -97,8 +99,6 @@ func (h Header) checkProducer() error {
 		return fault(ReasonProducer, int64(h.BaseSequence), 0, "producer id %d comes with sequence %d", h.ProducerID, h.BaseSequence)
 	case h.ProducerID == -1 && h.ProducerEpoch != -1:
 		return fault(ReasonProducer, int64(h.ProducerEpoch), -1, "producer epoch %d comes without producer id", h.ProducerEpoch)
-	case h.ProducerID == -1 && h.BaseSequence != -1:
-		return fault(ReasonProducer, int64(h.BaseSequence), -1, "sequence %d comes without producer id", h.BaseSequence)
 	}
 	return nil
 }
