@@ -171,10 +171,12 @@ func (d *decompressor) lz4(src []byte, limit int) error {
 	return nil
 }
 
-// A zstd block yields at most 128 KiB and takes at least 4 bytes, its header included.
 const (
+	// A zstd block yields at most 128 KiB and takes at least 4 bytes, its header included.
 	zstdMinBlock = 4
 	zstdMaxBlock = 128 << 10
+	// zstdSlack is room behind the output that lets the decoder copy in larger steps.
+	zstdSlack = 64
 )
 
 func (d *decompressor) zstd(src []byte, limit int) error {
@@ -190,26 +192,35 @@ func (d *decompressor) zstd(src []byte, limit int) error {
 		if h.FrameContentSize > uint64(limit) { // #nosec G115 -- positive
 			return limitFault(CodecZstd, int(h.FrameContentSize), limit) // #nosec G115 -- checked above
 		}
-		hint = int(h.FrameContentSize) // #nosec G115 -- at most limit
+		hint = int(h.FrameContentSize) + zstdSlack // #nosec G115 -- at most limit
 	}
-	d.start(hint, limit)
+	return d.zstdAll(src, hint, limit)
+}
+
+// zstdAll decodes with growing room. The decoder stops at the end of its room with one of several errors,
+// which a broken block gives as well. What tells them apart is how far it came: only when there was no
+// room for another block can the room have been the reason. The last attempt has room for the limit and
+// one block more.
+func (d *decompressor) zstdAll(src []byte, hint, limit int) error {
+	most := limit + zstdMaxBlock + zstdSlack
+	d.start(hint, most)
 	r := zstdReaders.Get().(*zstd.Decoder) //nolint:forcetypeassert // the pool's New decides the type
 	defer zstdReaders.Put(r)
 	for {
-		room := min(cap(d.buf), limit)
+		room := min(cap(d.buf), most)
 		out, err := r.DecodeAll(src, d.buf[:0:room])
-		if err == nil {
+		full := errors.Is(err, zstd.ErrDecoderSizeExceeded) || len(out)+zstdMaxBlock+zstdSlack > room
+		switch {
+		case len(out) > limit, err != nil && full && room == most:
+			return limitFault(CodecZstd, max(len(out), limit+1), limit)
+		case err == nil:
 			d.buf = out
 			return nil
-		}
-		if !errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+		case !full:
 			return err
 		}
-		if room >= limit {
-			return limitFault(CodecZstd, limit+1, limit)
-		}
 		d.buf = d.buf[:0]
-		d.grow(limit)
+		d.grow(most)
 	}
 }
 

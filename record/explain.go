@@ -55,8 +55,8 @@ func explainShape(p []byte, pos int, n, count int32) (deltas, *BatchError) {
 		w.bytes("header key", 0)
 		w.bytes("header value", -1)
 	}
-	if w.i != len(w.q) {
-		w.fail(int64(length), "length is %d, the fields take %d bytes", length, w.i-i)
+	if w.err == nil && w.i != len(w.q) {
+		w.err = fault(ReasonRecord, int64(length), int64(w.i-i), "length is %d, the fields take %d bytes", length, w.i-i)
 	}
 	return d, w.err
 }
