@@ -28,6 +28,7 @@ const (
 	ReasonMagic                                // ErrInvalid: not format v2
 	ReasonAttributes                           // ErrInvalid: unknown codec, control, transactional, reserved bits
 	ReasonCount                                // ErrInvalid: record count against last offset delta and content
+	ReasonOffset                               // ErrInvalid: base offset negative, or offsets beyond 63 bits
 	ReasonRecord                               // ErrInvalid: one record is malformed; BatchError.Record is its index
 	ReasonTimestamp                            // ErrInvalid: negative, overflowing, too far ahead, or a wrong maximum
 	ReasonProducer                             // ErrInvalid: producer id, epoch and sequence contradict each other
@@ -43,6 +44,7 @@ var reasonNames = [...]string{
 	ReasonMagic:              "unsupported magic",
 	ReasonAttributes:         "unsupported attributes",
 	ReasonCount:              "wrong record count",
+	ReasonOffset:             "bad offset",
 	ReasonRecord:             "malformed record",
 	ReasonTimestamp:          "bad timestamp",
 	ReasonProducer:           "inconsistent producer fields",
@@ -63,7 +65,7 @@ func (r Reason) class() error {
 		return ErrCorrupt
 	case ReasonTooLarge, ReasonDecompressionLimit:
 		return ErrTooLarge
-	case ReasonMagic, ReasonAttributes, ReasonCount, ReasonRecord, ReasonTimestamp, ReasonProducer, ReasonDecompression:
+	case ReasonMagic, ReasonAttributes, ReasonCount, ReasonOffset, ReasonRecord, ReasonTimestamp, ReasonProducer, ReasonDecompression:
 		return ErrInvalid
 	}
 	return ErrInvalid

@@ -50,6 +50,9 @@ func (r *Reader) Reset(batch []byte) error {
 			"%d records in %d offsets", r.h.Count, int64(r.h.LastOffsetDelta)+1)
 		return r.err
 	}
+	if r.err = r.h.checkOffsets(); r.err != nil {
+		return r.err
+	}
 	limit := r.MaxDecompressed
 	if limit <= 0 {
 		limit = DefaultMaxDecompressed

@@ -35,7 +35,7 @@ type Validator struct {
 // Validate checks everything about b that a broker can know without its log; b must be exactly one batch
 // and is not changed. Every error is a *BatchError. The order is: framing and size, magic, checksum,
 // attributes, count, producer fields, then each record. Only base offset and leader epoch are not looked
-// at: they are the broker's to stamp.
+// at, unless the batch is a stored one: they are the broker's to stamp.
 func (v *Validator) Validate(b []byte, lim Limits) (Header, error) {
 	h, err := ParseHeader(b)
 	if err != nil {
@@ -84,7 +84,20 @@ func (h Header) check(stored bool) error {
 	case int64(h.LastOffsetDelta)+1 != int64(h.Count):
 		return fault(ReasonCount, int64(h.LastOffsetDelta), int64(h.Count)-1, "last offset delta is %d with %d records", h.LastOffsetDelta, h.Count)
 	}
+	if stored {
+		if err := h.checkOffsets(); err != nil {
+			return err
+		}
+	}
 	return h.checkProducer()
+}
+
+// checkOffsets makes sure that LastOffset and NextOffset do not overflow.
+func (h Header) checkOffsets() error {
+	if last := int64(math.MaxInt64 - 1 - int64(h.LastOffsetDelta)); h.BaseOffset < 0 || h.BaseOffset > last {
+		return fault(ReasonOffset, h.BaseOffset, last, "base offset is %d, it must lie between 0 and %d", h.BaseOffset, last)
+	}
+	return nil
 }
 
 // checkProducer leaves the sequence of a batch without producer id alone: it means nothing, and some
