@@ -1,0 +1,285 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	etcdserverpb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/topicconfig"
+	"runnel.dev/runnel/internal/ids"
+)
+
+const (
+	// MaxReplicas is the largest number of replicas of a partition.
+	MaxReplicas = 32
+	// MaxOwnerLength bounds a topic's owner, bytes.
+	MaxOwnerLength = 1024
+	// rebases is how often a change without a generation is applied again on top of a concurrent one.
+	rebases = 16
+)
+
+// NewTopic is what CreateTopic needs.
+type NewTopic struct {
+	Name string
+	// Partitions is 1 to MaxPartitions.
+	Partitions int32
+	// Replicas is 1 to the number of live brokers; 0: min(3, live brokers).
+	Replicas int32
+	// Config holds the settings that differ from the default; nil: none.
+	Config *runnelv1.TopicConfig
+	// Defaults are the cluster-wide settings that Config is validated together with; nil: the built-in ones.
+	Defaults *runnelv1.TopicConfig
+	Owner    string
+}
+
+// ValidateNewTopic checks everything about a new topic but the existence of its name. It returns all faults (errors.Join): wrapping
+// ErrInvalidName, ErrInvalidArgument, and *topicconfig.InvalidError. With Replicas 0, liveBrokers decides the number.
+func ValidateNewTopic(t NewTopic, liveBrokers int) error {
+	errs := []error{ValidateTopicName(t.Name)}
+	if t.Partitions < 1 || t.Partitions > MaxPartitions {
+		errs = append(errs, invalid("partitions", t.Partitions, fmt.Sprintf("1 to %d", MaxPartitions)))
+	}
+	if most := min(liveBrokers, MaxReplicas); t.Replicas < 0 || int(t.Replicas) > most {
+		errs = append(errs, invalid("replicas", t.Replicas, fmt.Sprintf("1 to %d (live brokers), or 0 for the default", most)))
+	}
+	errs = append(errs,
+		validateOwner(t.Owner),
+		topicconfig.Validate(t.Config, t.Defaults, DefaultReplicas(t.Replicas, liveBrokers)))
+	return errors.Join(errs...)
+}
+
+func validateOwner(owner string) error {
+	if len(owner) > MaxOwnerLength || !utf8.ValidString(owner) {
+		return invalid("owner", fmt.Sprintf("%d bytes", len(owner)), fmt.Sprintf("at most %d bytes of UTF-8", MaxOwnerLength))
+	}
+	return nil
+}
+
+// DefaultReplicas returns asked, or min(3, liveBrokers) and at least 1 when asked is 0.
+func DefaultReplicas(asked int32, liveBrokers int) int32 {
+	if asked > 0 {
+		return asked
+	}
+	return int32(max(min(liveBrokers, 3), 1)) //nolint:gosec // at most 3
+}
+
+// CreateTopic writes a new topic in state creating; the controller then creates its partitions and makes it active. The answer says
+// what was written; State.Usable tells when it can be used. A topic of that name, in whatever state, is ErrTopicExists.
+func (c *Client) CreateTopic(ctx context.Context, t NewTopic) (*Topic, error) {
+	brokers, err := c.get(ctx, "count_brokers", c.keys.prefix+"brokers/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return nil, err
+	}
+	if err := ValidateNewTopic(t, int(brokers.Count)); err != nil {
+		return nil, err
+	}
+	topic := &Topic{
+		Name: t.Name, ID: ids.NewTopicID(), State: TopicCreating, Partitions: t.Partitions,
+		Replicas: DefaultReplicas(t.Replicas, int(brokers.Count)), Config: &runnelv1.TopicConfig{}, Generation: 1, Owner: t.Owner,
+		Created: c.clk.Now(),
+	}
+	if t.Config != nil {
+		topic.Config = proto.CloneOf(t.Config)
+	}
+	value, err := encodeTopic(topic)
+	if err != nil {
+		return nil, err
+	}
+	key := c.keys.topic(t.Name)
+	out, err := c.commit(ctx, txn{
+		op: "create_topic", compares: []clientv3.Cmp{absent(key)}, then: []clientv3.Op{clientv3.OpPut(key, value)},
+		otherwise: []clientv3.Op{clientv3.OpGet(key)},
+		mine: func(resp *clientv3.TxnResponse) (int64, bool) {
+			// By the ID, not by the bytes: the controller may have moved the topic on already.
+			now, err := readTopic(resp, t.Name)
+			if err != nil || now == nil || now.ID != topic.ID {
+				return 0, false
+			}
+			return now.Revision, true
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !out.ok {
+		existing, err := readTopic(out.resp, t.Name)
+		if err != nil {
+			return nil, err
+		}
+		e := &TopicError{Name: t.Name, Err: ErrTopicExists}
+		if existing != nil {
+			e.ID, e.State, e.Owner = existing.ID, existing.State, ""
+		}
+		return nil, e
+	}
+	topic.Revision = out.revision
+	return topic, nil
+}
+
+// readTopic decodes the answer of a failed transaction whose first read is the topic's key; nil when it is absent.
+func readTopic(resp *clientv3.TxnResponse, name string) (*Topic, error) {
+	return topicOf(resp.Responses[0].GetResponseRange(), name)
+}
+
+func topicOf(r *etcdserverpb.RangeResponse, name string) (*Topic, error) {
+	if len(r.GetKvs()) == 0 {
+		return nil, nil //nolint:nilnil // absence is an answer, not an error
+	}
+	return decodeTopic(r.Kvs[0], name)
+}
+
+// GetTopic is a linearizable read of one topic. A zero id accepts whichever topic has the name.
+func (c *Client) GetTopic(ctx context.Context, name string, id ids.TopicID) (*Topic, error) {
+	if err := ValidateTopicName(name); err != nil {
+		return nil, err
+	}
+	resp, err := c.get(ctx, "get_topic", c.keys.topic(name))
+	if err != nil {
+		return nil, err
+	}
+	t, err := topicOf((*etcdserverpb.RangeResponse)(resp), name)
+	if err != nil {
+		return nil, err
+	}
+	if t == nil || !id.IsZero() && t.ID != id {
+		return nil, &TopicError{Name: name, ID: id, Err: ErrTopicNotFound}
+	}
+	return t, nil
+}
+
+// TopicUpdate is a change of a topic.
+type TopicUpdate struct {
+	Name string
+	// ID is the topic that is meant; zero: whichever has the name.
+	ID ids.TopicID
+	// Generation that the change is based on; 0: whatever it is now.
+	Generation int64
+	// Partitions is the new number, at least the current one; 0: unchanged.
+	Partitions int32
+	// Config holds the settings to set, Reset the names of settings to take back.
+	Config *runnelv1.TopicConfig
+	Reset  []string
+	// Defaults as in NewTopic.
+	Defaults *runnelv1.TopicConfig
+	// Force changes a topic that has an owner. By and owner being equal needs no force.
+	Force bool
+	By    string
+}
+
+// Apply returns the topic after a change, and what differs in effect, without writing anything. The error is as of UpdateTopic.
+func (u TopicUpdate) Apply(t *Topic) (*Topic, []*runnelv1.ConfigChange, error) {
+	if t.State == TopicDeleting {
+		return nil, nil, &TopicError{Name: t.Name, ID: t.ID, State: t.State, Err: ErrTopicNotFound}
+	}
+	if u.Generation != 0 && u.Generation != t.Generation {
+		return nil, nil, &ConflictError{Name: t.Name, Want: u.Generation, Got: t.Generation}
+	}
+	if t.Owner != "" && t.Owner != u.By && !u.Force {
+		return nil, nil, &TopicError{Name: t.Name, ID: t.ID, Owner: t.Owner, Err: ErrOwned}
+	}
+	var errs []error
+	next := *t
+	if u.Partitions != 0 {
+		if u.Partitions < t.Partitions || u.Partitions > MaxPartitions {
+			errs = append(errs, invalid("partitions", u.Partitions, fmt.Sprintf("%d (now) to %d: they can only grow", t.Partitions, MaxPartitions)))
+		}
+		next.Partitions = u.Partitions
+	}
+	config, err := topicconfig.Apply(t.Config, u.Config, u.Reset)
+	if err != nil {
+		return nil, nil, errors.Join(append(errs, err)...)
+	}
+	if err := errors.Join(append(errs, topicconfig.Validate(config, u.Defaults, t.Replicas))...); err != nil {
+		return nil, nil, err
+	}
+	next.Config = config
+	changes := topicconfig.Diff(topicconfig.Effective(t.Config, u.Defaults, t.Replicas), topicconfig.Effective(config, u.Defaults, t.Replicas))
+	if next.Partitions != t.Partitions {
+		changes = append(changes, &runnelv1.ConfigChange{Field: "partitions", Before: itoa(t.Partitions), After: itoa(next.Partitions)})
+	}
+	if !proto.Equal(config, t.Config) || next.Partitions != t.Partitions {
+		next.Generation++
+	}
+	return &next, changes, nil
+}
+
+// UpdateTopic changes settings and adds partitions, in one compare-and-set. Without a Generation it is applied on top of whatever
+// concurrent changes came first. A change that changes nothing writes nothing. Errors: ErrTopicNotFound, *ConflictError, ErrOwned,
+// ErrInvalidArgument, *topicconfig.InvalidError, ErrUnavailable.
+func (c *Client) UpdateTopic(ctx context.Context, u TopicUpdate) (*Topic, []*runnelv1.ConfigChange, error) {
+	var changes []*runnelv1.ConfigChange
+	t, err := c.changeTopic(ctx, "update_topic", u.Name, u.ID, func(t *Topic) (*Topic, error) {
+		next, diff, err := u.Apply(t)
+		changes = diff
+		if err != nil || next.Generation == t.Generation {
+			return nil, err
+		}
+		return next, nil
+	})
+	return t, changes, err
+}
+
+// DeleteTopic marks a topic as being deleted. It stays in that state until every replica has removed its directory, and then goes
+// away; the name is taken until then. id is required. Deleting a topic that is being deleted succeeds. Errors: ErrTopicNotFound, ErrOwned
+// (unless forced, or by is the owner), ErrInvalidArgument, ErrUnavailable.
+func (c *Client) DeleteTopic(ctx context.Context, name string, id ids.TopicID, by string, force bool) (*Topic, error) {
+	if id.IsZero() {
+		return nil, invalid("topic id", id, "the ID of the topic to delete")
+	}
+	return c.changeTopic(ctx, "delete_topic", name, id, func(t *Topic) (*Topic, error) {
+		if t.Owner != "" && t.Owner != by && !force {
+			return nil, &TopicError{Name: t.Name, ID: t.ID, Owner: t.Owner, Err: ErrOwned}
+		}
+		if t.State == TopicDeleting {
+			return nil, nil //nolint:nilnil // nothing to change
+		}
+		next := *t
+		next.State = TopicDeleting
+		next.Generation++
+		return &next, nil
+	})
+}
+
+// changeTopic reads a topic, lets change compute the next one, and writes it if the topic is still the same, else starts over.
+func (c *Client) changeTopic(ctx context.Context, op, name string, id ids.TopicID, change func(*Topic) (*Topic, error)) (*Topic, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	for range rebases {
+		t, err := c.GetTopic(ctx, name, id)
+		if err != nil {
+			return nil, err
+		}
+		next, err := change(t)
+		if err != nil || next == nil {
+			return t, err
+		}
+		out, err := c.putTopic(ctx, op, next, nil)
+		if err != nil {
+			return nil, err
+		}
+		if out.ok {
+			next.Revision = out.revision
+			return next, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: topic %q: %w: it keeps changing", op, name, ErrConflict)
+}
+
+// putTopic writes a topic if its key still has the revision that t was read at, and the guards hold.
+func (c *Client) putTopic(ctx context.Context, op string, t *Topic, guards []clientv3.Cmp) (outcome, error) {
+	key := c.keys.topic(t.Name)
+	value, err := encodeTopic(t)
+	if err != nil {
+		return outcome{}, err
+	}
+	return c.commit(ctx, txn{
+		op: op, compares: append([]clientv3.Cmp{unchanged(key, t.Revision)}, guards...),
+		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(0, value),
+	})
+}
