@@ -85,7 +85,7 @@ func compress(dst []byte, codec Codec, src []byte) ([]byte, error) {
 	case CodecLZ4:
 		return compressLZ4(dst, src)
 	case CodecZstd:
-		e := zstdWriters.Get().(*zstd.Encoder) //nolint:forcetypeassert // the pool's New decides the type
+		e := zstdWriters.Get().(*zstd.Encoder)
 		dst = e.EncodeAll(src, dst)
 		zstdWriters.Put(e)
 		return dst, nil
@@ -94,7 +94,7 @@ func compress(dst []byte, codec Codec, src []byte) ([]byte, error) {
 }
 
 func compressGzip(dst, src []byte) ([]byte, error) {
-	c := gzipWriters.Get().(*gzipCoder) //nolint:forcetypeassert // the pool's New decides the type
+	c := gzipWriters.Get().(*gzipCoder)
 	c.out.b = dst
 	c.w.Reset(&c.out)
 	_, err := c.w.Write(src)
@@ -107,7 +107,7 @@ func compressGzip(dst, src []byte) ([]byte, error) {
 }
 
 func compressLZ4(dst, src []byte) ([]byte, error) {
-	c := lz4Writers.Get().(*lz4Coder) //nolint:forcetypeassert // the pool's New decides the type
+	c := lz4Writers.Get().(*lz4Coder)
 	c.out.b = dst
 	c.w.Reset(&c.out)
 	_, err := c.w.Write(src)

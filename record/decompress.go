@@ -133,7 +133,7 @@ func (d *decompressor) readAll(codec Codec, r io.Reader, limit int) error {
 func (d *decompressor) gzip(src []byte, limit int) error {
 	d.start(4*len(src), limit)
 	d.src.Reset(src)
-	r := gzipReaders.Get().(*gzip.Reader) //nolint:forcetypeassert // the pool's New decides the type
+	r := gzipReaders.Get().(*gzip.Reader)
 	defer gzipReaders.Put(r)
 	if err := r.Reset(&d.src); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (d *decompressor) lz4(src []byte, limit int) error {
 	}
 	d.start(4*len(src), limit)
 	d.src.Reset(src)
-	r := lz4Readers.Get().(*lz4.Reader) //nolint:forcetypeassert // the pool's New decides the type
+	r := lz4Readers.Get().(*lz4.Reader)
 	defer lz4Readers.Put(r)
 	r.Reset(&d.src)
 	if err := d.readAll(CodecLZ4, r, limit); err != nil {
@@ -204,7 +204,7 @@ func (d *decompressor) zstd(src []byte, limit int) error {
 func (d *decompressor) zstdAll(src []byte, hint, limit int) error {
 	most := limit + zstdMaxBlock + zstdSlack
 	d.start(hint, most)
-	r := zstdReaders.Get().(*zstd.Decoder) //nolint:forcetypeassert // the pool's New decides the type
+	r := zstdReaders.Get().(*zstd.Decoder)
 	defer zstdReaders.Put(r)
 	for {
 		room := min(cap(d.buf), most)

@@ -76,13 +76,14 @@ func TestEveryByteFlip(t *testing.T) {
 // TestEveryByteFlipWithAGoodChecksum: what a faulty or hostile producer sends is refused, or is a batch that
 // can be read to its end exactly as its header says.
 func TestEveryByteFlipWithAGoodChecksum(t *testing.T) {
+	var c consistency
 	for _, codec := range codecs {
 		good := small(t, codec)
 		for i := range good {
 			for bit := range 8 {
 				b := bytes.Clone(good)
 				b[i] ^= 1 << bit
-				checkConsistent(t, fixCRC(b), record.Limits{MaxBatchBytes: 1 << 20, NowMS: now, MaxAheadMS: ahead})
+				c.check(t, fixCRC(b), record.Limits{MaxBatchBytes: 1 << 20, NowMS: now, MaxAheadMS: ahead})
 			}
 		}
 	}

@@ -186,9 +186,9 @@ func runHostile(t *testing.T, lim record.Limits, cases []hostile) {
 		t.Run(tt.name, func(t *testing.T) {
 			before := slices.Clone(tt.batch)
 			_, err := v.Validate(tt.batch, lim)
-			be := wantReason(t, err, tt.reason)
+			be := batchError(t, err, tt.reason)
 			for _, class := range []error{record.ErrCorrupt, record.ErrTooLarge, record.ErrInvalid} {
-				if errors.Is(err, class) != (class == tt.class) {
+				if errors.Is(err, class) != errors.Is(tt.class, class) {
 					t.Errorf("errors.Is(%v, %v) = %v", err, class, errors.Is(err, class))
 				}
 			}

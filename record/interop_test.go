@@ -156,6 +156,7 @@ func TestWeReadWhatAKafkaClientProduces(t *testing.T) {
 	for _, codec := range codecs {
 		for _, idempotent := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/idempotent=%v", codec, idempotent), func(t *testing.T) {
+				t.Parallel()
 				batches := make(chan []byte, 100)
 				c := fakeKafka(t)
 				c.ControlKey(int16(kmsg.Produce), func(kr kmsg.Request) (kmsg.Response, error, bool) {

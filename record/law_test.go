@@ -14,13 +14,20 @@ import (
 
 func asBatchError(err error, be **record.BatchError) bool { return errors.As(err, be) }
 
-// checkConsistent is what must hold for any bytes: validation refuses them with a *BatchError, or reading
+// consistency checks what must hold for any bytes: validation refuses them with a *BatchError, or reading
 // yields exactly the declared records, and encoding these again yields an equal batch.
-func checkConsistent(t testing.TB, b []byte, lim record.Limits) {
+//
+// The validator, reader and builder are kept over many batches, as in a broker: none may leave a trace.
+type consistency struct {
+	v     record.Validator
+	r     record.Reader
+	again *record.Builder
+}
+
+func (c *consistency) check(t testing.TB, b []byte, lim record.Limits) {
 	t.Helper()
 	before := bytes.Clone(b)
-	var v record.Validator
-	h, err := v.Validate(b, lim)
+	h, err := c.v.Validate(b, lim)
 	if !bytes.Equal(before, b) {
 		t.Fatalf("Validate changed its input %x", before)
 	}
@@ -34,7 +41,7 @@ func checkConsistent(t testing.TB, b []byte, lim record.Limits) {
 	b = bytes.Clone(b)
 	record.Stamp(b, 1000, 3) // as a broker does, whatever the producer wrote there
 	h.BaseOffset, h.LeaderEpoch = 1000, 3
-	recs, err := readAll(b)
+	recs, err := readWith(&c.r, b)
 	if err != nil {
 		t.Fatalf("%x validates and does not read: %v", b, err)
 	}
@@ -42,19 +49,22 @@ func checkConsistent(t testing.TB, b []byte, lim record.Limits) {
 		t.Fatalf("%x: %d records of %d, %d bytes of %d", b, len(recs), h.Count, len(b), h.Size())
 	}
 	newest := int64(-1)
-	again := record.NewBuilder(record.CodecNone)
-	again.SetProducer(h.ProducerID, h.ProducerEpoch, h.BaseSequence)
+	if c.again == nil {
+		c.again = record.NewBuilder(record.CodecNone)
+	}
+	c.again.Reset()
+	c.again.SetProducer(h.ProducerID, h.ProducerEpoch, h.BaseSequence)
 	for i, r := range recs {
 		if r.Offset != h.BaseOffset+int64(i) || r.TS < 0 {
 			t.Fatalf("%x: record %d has offset %d, timestamp %d", b, i, r.Offset, r.TS)
 		}
 		newest = max(newest, r.TS)
-		again.Append(r.TS, r.Key, r.Value, r.Headers)
+		c.again.Append(r.TS, r.Key, r.Value, r.Headers)
 	}
 	if newest != h.MaxTimestamp {
 		t.Fatalf("%x: maximum timestamp %d, header says %d", b, newest, h.MaxTimestamp)
 	}
-	batch, err := again.Build(nil)
+	batch, err := c.again.Build(nil)
 	if err != nil {
 		t.Fatalf("%x: records do not encode again: %v", b, err)
 	}
@@ -62,7 +72,7 @@ func checkConsistent(t testing.TB, b []byte, lim record.Limits) {
 	if d := cmp.Diff(recs, mustRead(t, batch)); d != "" {
 		t.Fatalf("%x: encoded again (-first +again):\n%s", b, d)
 	}
-	if _, err := v.Validate(batch, record.Limits{NowMS: lim.NowMS, MaxAheadMS: lim.MaxAheadMS}); err != nil {
+	if _, err := c.v.Validate(batch, record.Limits{NowMS: lim.NowMS, MaxAheadMS: lim.MaxAheadMS}); err != nil {
 		t.Fatalf("%x: encoded again, it is refused: %v", b, err)
 	}
 }
@@ -172,7 +182,7 @@ func TestReaderToleratesGaps(t *testing.T) {
 		b := craft(3, records)
 		setLastOffsetDelta(b, 11)
 		_, err := readAll(b)
-		if be := wantReason(t, err, record.ReasonRecord); be.Limit != 11 {
+		if be := batchError(t, err, record.ReasonRecord); be.Limit != 11 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -203,13 +213,14 @@ func TestReaderRefusesOffsetsThatOverflow(t *testing.T) {
 func FuzzValidate(f *testing.F) {
 	seed(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
+		var c consistency
 		lim := record.Limits{MaxBatchBytes: 64 << 10, NowMS: now, MaxAheadMS: ahead}
-		checkConsistent(t, b, lim)
+		c.check(t, b, lim)
 		if len(b) >= record.HeaderSize {
 			repaired := bytes.Clone(b)
 			size := len(b) - record.LogOverhead
 			copy(repaired[8:12], []byte{byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)})
-			checkConsistent(t, fixCRC(repaired), lim)
+			c.check(t, fixCRC(repaired), lim)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 // DefaultInterval is how many bytes of log lie between two entries.
 const DefaultInterval = 4096
 
-// ErrOutOfRange: a batch cannot be indexed in this segment, which should have rolled before it.
+// ErrOutOfRange means that a batch cannot be indexed in this segment, which should have rolled before it.
 var ErrOutOfRange = errors.New("index: out of the segment's range")
 
 // Builder makes both indexes of a segment from its batches' headers, in order. Entries are collected until
