@@ -36,6 +36,10 @@ func (s *Segment) Anchor(offset, back int64) (pos, want int64) {
 	if err != nil || hd.LastOffset() != s.base+int64(e.RelativeOffset) {
 		return 0, s.base
 	}
+	// The largest timestamp so far is taken from the time index, so that has to agree as well.
+	if n := li.times.Before(e.RelativeOffset); n > 0 && !s.timeEntryHolds(h, li.times.At(n-1)) {
+		return 0, s.base
+	}
 	return at, hd.BaseOffset
 }
 
@@ -168,12 +172,41 @@ func (s *Segment) truncateIndex(w Ref, end int64) error {
 	if m.Len() > 0 {
 		s.indexedTS = m.At(m.Len() - 1).Timestamp
 	}
+	// Indexes are hints: if the disk refuses, the next reader finds less than the tail promises, and rebuilds them.
+	_ = writeIndex(s.fs, s.path(ExtIndex), o, 0, nil)
+	_ = writeIndex(s.fs, s.path(ExtTimeIndex), m, 0, nil)
 	s.setMaxTS(unknownTS, s.base)
-	if err := s.loadMaxTS(); err != nil {
-		return err
+	return s.loadMaxTS()
+}
+
+// State returns what Open needs to open the segment again, after FlushIndex.
+func (s *Segment) State() State {
+	t := s.tail.Load()
+	return State{
+		Base: s.base, End: s.End(), Size: s.Size(), OffsetEntries: t.fileOffsets, TimeEntries: t.fileTimes,
+		TimesKnown: true, MaxTimestamp: s.maxTS.Load(), MaxTimestampOffset: s.maxTSOffset.Load(), IndexedMaxTime: s.indexedTS,
 	}
-	if err := writeIndex(s.fs, s.path(ExtIndex), o, 0, nil); err != nil {
-		return err
+}
+
+// FindBatch looks for a whole batch with a valid checksum and a base offset ≥ offset that begins anywhere in [pos,
+// size) of the pinned file.
+func (s *Segment) FindBatch(w Ref, pos, size, offset int64) (bool, error) {
+	sc := scanner{f: w.h.f, base: s.base, size: size}
+	for ; pos+record.HeaderSize <= size; pos++ {
+		b, err := sc.at(pos, record.HeaderSize)
+		if err != nil {
+			return false, err
+		}
+		h, err := record.ParseHeader(b)
+		if err != nil || h.BaseOffset < offset || int64(h.Size()) > size-pos || h.LastOffsetDelta < 0 {
+			continue
+		}
+		if b, err = sc.at(pos, h.Size()); err != nil {
+			return false, err
+		}
+		if record.VerifyCRC(b) == nil {
+			return true, nil
+		}
 	}
-	return writeIndex(s.fs, s.path(ExtTimeIndex), m, 0, nil)
+	return false, nil
 }

@@ -85,7 +85,7 @@ type State struct {
 	// Entries that the index files hold, judged by their sizes or by a clean-shutdown marker.
 	OffsetEntries, TimeEntries int
 	// MaxTimestamp, its offset and the last time entry's timestamp, when TimesKnown.
-	TimesKnown                                      bool
+	TimesKnown                                       bool
 	MaxTimestamp, MaxTimestampOffset, IndexedMaxTime int64
 }
 

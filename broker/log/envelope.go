@@ -1,0 +1,136 @@
+package log
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"path/filepath"
+
+	"runnel.dev/runnel/internal/vfs"
+)
+
+// Every small file of a partition directory has the same frame, big endian:
+//
+//	byte 0       4         6      8        12       16
+//	     +-------+---------+------+--------+--------+----------+
+//	     | magic | version | zero | length | CRC32C | body     |
+//	     +-------+---------+------+--------+--------+----------+
+//
+// length counts the body; nothing follows it. The checksum covers bytes 0-11 and the body. The version is the body's;
+// a reader refuses one that it does not know.
+const (
+	envelopeSize = 16
+	maxEnvelope  = 256 << 20 // bytes; bounds what a reader allocates for a damaged length
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func envelopeCRC(b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[envelopeSize:])
+}
+
+// seal frames a body.
+func seal(magic string, version uint16, body []byte) []byte {
+	b := make([]byte, envelopeSize, envelopeSize+len(body))
+	copy(b, magic)
+	binary.BigEndian.PutUint16(b[4:], version)
+	binary.BigEndian.PutUint32(b[8:], uint32(len(body))) // #nosec G115 -- bodies are small
+	b = append(b, body...)
+	binary.BigEndian.PutUint32(b[12:], envelopeCRC(b))
+	return b
+}
+
+// unseal checks the frame and returns the body. ErrVersion for a version above known; every other fault is a
+// *CorruptError for file name.
+func unseal(name, magic string, known uint16, b []byte) ([]byte, error) {
+	corrupt := func(pos int64, format string, args ...any) error {
+		return &CorruptError{File: name, Position: pos, Detail: fmt.Sprintf(format, args...)}
+	}
+	if len(b) < envelopeSize {
+		return nil, corrupt(int64(len(b)), "%d bytes, the frame alone has %d", len(b), envelopeSize)
+	}
+	if string(b[:4]) != magic {
+		return nil, corrupt(0, "magic is %q, expected %q", b[:4], magic)
+	}
+	if n := binary.BigEndian.Uint32(b[8:]); int64(n) != int64(len(b)-envelopeSize) {
+		return nil, corrupt(8, "length says %d, %d bytes follow", n, len(b)-envelopeSize)
+	}
+	if got, want := envelopeCRC(b), binary.BigEndian.Uint32(b[12:]); got != want {
+		return nil, corrupt(12, "CRC-32C of the content is %08x, the file says %08x", got, want)
+	}
+	if v := binary.BigEndian.Uint16(b[4:]); v == 0 || v > known {
+		return nil, fmt.Errorf("%s has format version %d, this program knows 1 to %d: %w", name, v, known, ErrVersion)
+	}
+	return b[envelopeSize:], nil
+}
+
+// readFile reads a small file whole.
+func readFile(fsys vfs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // read only
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size > maxEnvelope {
+		return nil, &CorruptError{File: name, Detail: fmt.Sprintf("%d bytes, at most %d make sense", size, maxEnvelope)}
+	}
+	b := make([]byte, size)
+	n, err := f.ReadAt(b, 0)
+	if n < len(b) && err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return b[:n], nil
+}
+
+const tmpSuffix = ".tmp"
+
+// replaceFile makes name hold b, durably: a crash leaves the old content or the new.
+//
+// Crash windows: before the rename, the old file and a stray temporary one, which Open removes; the bytes of the new
+// file are synced before it gets the name; between rename and the sync of the directory either name may survive.
+func replaceFile(fsys vfs.FS, name string, b []byte) error {
+	f, err := createTruncated(fsys, name+tmpSuffix)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_, err = f.WriteAt(b, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = fsys.Rename(name+tmpSuffix, name)
+	}
+	if err == nil {
+		err = fsys.SyncDir(filepath.Dir(name))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// createTruncated creates a file, or empties one that a crash left.
+func createTruncated(fsys vfs.FS, name string) (vfs.File, error) {
+	f, err := fsys.Create(name)
+	if err == nil {
+		return f, nil
+	}
+	f, oerr := fsys.OpenRW(name)
+	if oerr != nil {
+		return nil, errors.Join(err, oerr)
+	}
+	if err := f.Truncate(0); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}

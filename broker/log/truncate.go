@@ -1,0 +1,242 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"runnel.dev/runnel/broker/segment"
+	"runnel.dev/runnel/internal/vfs"
+	"runnel.dev/runnel/record"
+)
+
+// Truncate removes everything from offset to on: the end becomes the base offset of the batch that holds to. The
+// flushed offset and the high watermark go down with it, and whatever was captured before the call is void
+// (TruncationGen). *OutOfRangeError below the log start; nothing happens at or above the end. Blocks for the journal
+// and the disk; appends and log-start moves wait.
+//
+// Crash windows, in order:
+//  1. the journal gets the lower bound, durably: a crash before leaves the log as it was, a crash after leaves a log
+//     that may be recovered from to on, at any point of what follows;
+//  2. snapshots and segments above the bound are unlinked, newest first, and the directory is synced: no snapshot of
+//     the removed future can come back;
+//  3. the last segment is cut and synced: nothing of the removed future can follow a later append;
+//  4. the epoch checkpoint is replaced. Until then it may name epochs that start above the end. They are void in the
+//     journal, they describe no bytes, and recovery drops those that lie above the recovered end.
+//
+// An error of the disk in 2 to 4 fails the log: its memory and its files may differ, until it is opened again.
+func (l *Log) Truncate(ctx context.Context, to int64) error {
+	l.startMu.Lock()
+	defer l.startMu.Unlock()
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	if s := l.state.Load(); s.Health != Online && s.Health != ReadOnly {
+		return s.Err
+	}
+	start, end := l.logStart.Load(), l.end.Load()
+	if to < start {
+		return &OutOfRangeError{Asked: to, Earliest: start, Latest: end}
+	}
+	if to >= end {
+		return nil
+	}
+	to, err := l.boundary(to)
+	if err != nil {
+		return l.readFailed(err)
+	}
+	// Odd while readers may meet bytes that disappear; even again when memory and files agree.
+	l.truncations.Add(1)
+	defer func() {
+		l.truncations.Add(1)
+		if l.end.Load() > l.flushed.Load() {
+			l.markDirty() // a round that this voided has to be repeated
+		}
+	}()
+	if err := l.journalTruncation(ctx, to); err != nil {
+		return err
+	}
+	if err := l.cut(to); err != nil {
+		err = fmt.Errorf("%w: truncate to %d: %w", ErrFailed, to, diskError(err))
+		l.setState(Failed, err)
+		l.host.Failed(l, err)
+		return err
+	}
+	l.w.tailDirty = false
+	return nil
+}
+
+// boundary returns the base offset of the batch that holds offset to: the lower bound in the journal must not lie
+// within a batch that disappears as a whole.
+func (l *Log) boundary(to int64) (int64, error) {
+	s := find(l.segments(), to)
+	if s == nil || to == s.Base() {
+		return to, nil
+	}
+	err := s.Walk(to, func(h record.Header, _ int64) error {
+		to = h.BaseOffset
+		return errFound
+	})
+	if errors.Is(err, errFound) {
+		err = nil
+	}
+	return to, err
+}
+
+var errFound = errors.New("found")
+
+// journalTruncation makes the lower bound known to everybody: first to rounds in progress, whose result is void from
+// here on, then to the journal.
+func (l *Log) journalTruncation(ctx context.Context, to int64) error {
+	l.mu.Lock()
+	l.flushed.Store(min(l.flushed.Load(), to))
+	l.hw.Store(min(l.hw.Load(), to))
+	l.mu.unjournaled = lineage(l.mu.unjournaled).before(to)
+	l.mu.uncheckpointed = lineage(l.mu.uncheckpointed).before(to)
+	l.mu.Unlock()
+	e := l.JournalEntry()
+	e.Truncated = true
+	if err := l.journal(ctx, e); err != nil {
+		return fmt.Errorf("journal truncation to %d: %w", to, err)
+	}
+	return nil
+}
+
+// cut needs appendMu and startMu.
+func (l *Log) cut(to int64) error {
+	segs := l.segments()
+	n := len(segs)
+	for n > 1 && segs[n-1].Base() >= to {
+		n--
+	}
+	kept := append([]*segment.Segment(nil), segs[:n]...)
+	last := kept[n-1]
+	// Readers first: the end goes down before anything disappears.
+	l.mu.Lock()
+	l.end.Store(min(l.end.Load(), max(to, last.Base())))
+	l.segs.Store(&kept)
+	l.mu.Unlock()
+	for i := len(segs) - 1; i >= n; i-- {
+		segs[i].Retire()
+		if err := segment.RemoveFiles(l.fs, l.dir, segs[i].Base()); err != nil {
+			return err
+		}
+	}
+	if err := l.removeSnapshotsAbove(to); err != nil {
+		return err
+	}
+	if err := l.dropClean(); err != nil {
+		return err
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return err
+	}
+	ref, err := last.AcquireWritable()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ref.Release() }()
+	last.Unseal()
+	end, err := last.Truncate(ref, to)
+	if err != nil {
+		return err
+	}
+	return l.afterCut(end, last)
+}
+
+// afterCut brings offsets, epochs and producers down to the new end, which may lie below the asked one.
+func (l *Log) afterCut(end int64, last *segment.Segment) error {
+	l.mu.Lock()
+	g := (*l.epochs.Load()).before(end)
+	l.epochs.Store(&g)
+	l.end.Store(end)
+	l.flushed.Store(min(l.flushed.Load(), end))
+	l.hw.Store(min(l.hw.Load(), end))
+	l.mu.unjournaled = lineage(l.mu.unjournaled).before(end)
+	l.mu.uncheckpointed = lineage(l.mu.uncheckpointed).before(end)
+	l.mu.Unlock()
+	if last.Size() == 0 {
+		l.w.firstAt = time.Time{}
+	}
+	l.w.midSnapshot, l.w.snapshotSize = 0, last.Size()
+	if err := l.checkpointEpochs(true); err != nil {
+		return err
+	}
+	return l.rebuildProducers()
+}
+
+// removeSnapshotsAbove unlinks every snapshot that describes offsets from to on. One at to itself stays.
+func (l *Log) removeSnapshotsAbove(to int64) error {
+	entries, err := l.fs.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if base, ext, ok := segment.ParseFileName(e.Name); ok && ext == segment.ExtSnapshot && base > to {
+			if err := removeIfThere(l.fs, segment.Path(l.dir, base, ext)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// rebuildProducers loads the newest usable snapshot at or below the end and walks the batches behind it. Needs appendMu.
+func (l *Log) rebuildProducers() error {
+	entries, err := l.fs.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	ps, from := newProducers(), l.segments()[0].Base()
+	for i := len(entries) - 1; i >= 0; i-- {
+		base, ext, ok := segment.ParseFileName(entries[i].Name)
+		if !ok || ext != segment.ExtSnapshot || base > l.end.Load() || base < from {
+			continue
+		}
+		states, err := readSnapshot(l.fs, l.dir, base)
+		if err != nil {
+			l.lg.Warn("producer snapshot is not usable, an older one serves", "dir", l.dir, "offset", base, "error", err)
+			continue
+		}
+		ps, from = importProducers(states), base
+		break
+	}
+	now := l.clk.Now().UnixMilli()
+	for _, s := range l.segments() {
+		if s.End() <= from {
+			continue
+		}
+		err := s.Walk(max(from, s.Base()), func(h record.Header, _ int64) error {
+			if h.BaseOffset >= from {
+				ps.add(h, now)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	l.w.producers = ps
+	return nil
+}
+
+func readSnapshot(fsys vfs.FS, dir string, offset int64) ([]ProducerState, error) {
+	name := segment.Path(dir, offset, segment.ExtSnapshot)
+	b, err := readFile(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	at, states, err := decodeSnapshot(name, b)
+	if err == nil && at != offset {
+		err = &CorruptError{File: name, Offset: offset, Detail: fmt.Sprintf("snapshot of offset %d", at)}
+	}
+	return states, err
+}
+
+func removeIfThere(fsys vfs.FS, name string) error {
+	if err := fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
