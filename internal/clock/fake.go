@@ -228,7 +228,7 @@ func (h eventHeap) Swap(i, j int) {
 }
 
 func (h *eventHeap) Push(x any) {
-	e := x.(*event) //nolint:errcheck,forcetypeassert // container/heap hands back what fake.go pushed
+	e := x.(*event)
 	*h = append(*h, e)
 	e.index = len(*h)
 }

@@ -29,8 +29,8 @@ func TestConformanceInSubdirectory(t *testing.T) {
 	vfstest.Conformance(t, func(t *testing.T) (vfs.FS, string) {
 		dir := t.TempDir()
 		fsys := open(t, dir)
-		ok(t, fsys.MkdirAll(filepath.Join(dir, "a/b")))
-		return fsys, filepath.Join(dir, "a/b")
+		ok(t, fsys.MkdirAll(filepath.Join(dir, "a", "b")))
+		return fsys, filepath.Join(dir, "a", "b")
 	})
 }
 

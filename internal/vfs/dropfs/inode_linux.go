@@ -47,7 +47,7 @@ func (f *inode) attachLocked() error {
 	if f.disk != nil {
 		return nil
 	}
-	disk, err := os.OpenFile(f.owner.diskPath(f.node), os.O_RDWR, 0) //nolint:forbidigo // below the vfs, not above it
+	disk, err := os.OpenFile(f.owner.diskPath(f.node), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}

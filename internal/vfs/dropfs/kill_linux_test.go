@@ -206,7 +206,7 @@ func start(t *testing.T, name, dir string) (cmd *exec.Cmd, out *bufio.Reader) {
 	t.Helper()
 	self, err := os.Executable()
 	ok(t, err)
-	cmd = exec.CommandContext(t.Context(), self) //nolint:gosec // itself
+	cmd = exec.CommandContext(t.Context(), self)
 	cmd.Env = append(os.Environ(), childEnv+"="+name, dirEnv+"="+dir)
 	cmd.Stderr = os.Stderr
 	_, err = cmd.StdinPipe() // its end wakes the child, should this process die

@@ -18,6 +18,7 @@ package errorfs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"runnel.dev/runnel/internal/vfs"
@@ -93,6 +94,7 @@ func (op Op) String() string {
 		s += fmt.Sprintf(" [%d,+%d]", op.Offset, op.Len)
 	case Truncate:
 		s += fmt.Sprintf(" to %d", op.Offset)
+	default:
 	}
 	return s
 }
@@ -162,10 +164,8 @@ func FailNth(kind Kind, n int, err error) Injector {
 // FailAll lets every operation of the kinds fail with err.
 func FailAll(err error, kinds ...Kind) Injector {
 	return func(op Op) error {
-		for _, k := range kinds {
-			if op.Kind == k {
-				return err
-			}
+		if slices.Contains(kinds, op.Kind) {
+			return err
 		}
 		return nil
 	}

@@ -63,7 +63,7 @@ func TestUnsyncedTruncate(t *testing.T) {
 	m := memfs.New()
 	f := durable(t, m, "f", sectors("AB")+"tail")
 	ok(t, f.Truncate(600))
-	kept := (sectors("AB"))[:600]
+	kept := sectors("AB")[:600]
 	wantOutcomes(t, outcomes(t, m, "f"),
 		sectors("AB")+"tail", kept,
 		kept+strings.Repeat("\x00", 424)+"tail") // the sector was written, the size was not

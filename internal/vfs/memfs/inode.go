@@ -108,8 +108,7 @@ func (f *inode) syncDirtyPages() {
 func (f *inode) uncertain(dirty map[int64]bool) []change {
 	var rest []change
 	limit := maxSize
-	for i := len(f.changes) - 1; i >= 0; i-- {
-		c := f.changes[i]
+	for _, c := range slices.Backward(f.changes) {
 		if c.truncate {
 			limit = min(limit, c.size)
 			continue
