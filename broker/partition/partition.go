@@ -1,0 +1,196 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/ids"
+	"runnel.dev/runnel/record"
+)
+
+// Partition is one partition that this broker hosts. Safe for concurrent use. It starts nothing.
+type Partition struct {
+	log  *log.Log
+	clk  clock.Clock
+	role atomic.Pointer[role]
+
+	// produceMu makes append and queueing one step, so that both have the same order.
+	produceMu sync.Mutex
+	pending   fifo
+	// wokenAt is the high watermark that readers were last told of. Guarded by pending.mu.
+	wokenAt int64
+
+	wakers wakers
+}
+
+// New returns the partition of l. It follows nobody and leads nothing until SetRole.
+func New(l *log.Log, clk clock.Clock) *Partition {
+	p := &Partition{log: l, clk: clk, wokenAt: l.HighWatermark()}
+	p.role.Store(&role{Role: Role{LeaderID: -1}})
+	l.OnFlushed(func(int64) {
+		if p.settle() {
+			p.wake()
+		}
+	})
+	return p
+}
+
+// TopicID returns the topic.
+func (p *Partition) TopicID() ids.TopicID { return p.log.TopicID() }
+
+// Number returns the partition number.
+func (p *Partition) Number() int32 { return p.log.Partition() }
+
+// Config returns the log's configuration in force.
+func (p *Partition) Config() log.Config { return p.log.Config() }
+
+// Produce is one batch to append.
+type Produce struct {
+	// Batch is one batch that record.Validator accepted; it is borrowed for the call and stamped in place.
+	Batch  []byte
+	Header record.Header
+	// LeaderEpoch is what the producer knows, -1: any.
+	LeaderEpoch int32
+	// AcksLeader answers at append instead of when the high watermark has passed.
+	AcksLeader bool
+	// InOrder: earlier produces of the same caller may still wait here, so that an answer that could be given at once (a
+	// refusal, or with AcksLeader) queues behind them.
+	InOrder bool
+	Waiter  Waiter
+}
+
+// Produce appends a batch as leader. Every outcome, refusals included, goes to the waiter, possibly before Produce returns. Blocks
+// for the write to the page cache, never for a sync.
+func (p *Partition) Produce(b *Produce) {
+	p.produceMu.Lock()
+	w, done := p.append(b)
+	if done && !b.InOrder {
+		p.produceMu.Unlock()
+		b.Waiter.Acked(w.result)
+		return
+	}
+	w.ready = done
+	p.pending.mu.Lock()
+	p.pending.pushLocked(w)
+	first := p.pending.n == 1
+	p.pending.mu.Unlock()
+	p.produceMu.Unlock()
+	// A sync may have covered the batch between append and queueing; only the front can be answered.
+	if w.ready && first || p.log.HighWatermark() >= w.end || p.log.Flushed() >= w.end {
+		if p.settle() {
+			p.wake()
+		}
+	}
+}
+
+// Refuse answers a batch that never reached the log with err, behind what still waits.
+func (p *Partition) Refuse(w Waiter, err error) {
+	p.pending.mu.Lock()
+	p.pending.pushLocked(waiting{waiter: w, result: refused(err), ready: true})
+	p.pending.mu.Unlock()
+	p.settle()
+}
+
+func refused(err error) Result { return Result{Base: -1, AppendTimeMS: -1, Err: err} }
+
+// append reports whether the result is final. Needs produceMu.
+func (p *Partition) append(b *Produce) (w waiting, done bool) {
+	w.waiter = b.Waiter
+	r := p.role.Load()
+	if err := r.admit(b.LeaderEpoch); err != nil {
+		w.result = refused(err)
+		return w, true
+	}
+	if !b.AcksLeader && int32(len(r.ISR)) < r.MinISR { //nolint:gosec // a handful of replicas
+		w.result = refused(fmt.Errorf("%w: %d in sync, %d needed", ErrNotEnoughReplicas, len(r.ISR), r.MinISR))
+		return w, true
+	}
+	a, err := p.log.Append(b.Batch, b.Header, r.Epoch, p.clk.Now())
+	if err != nil {
+		w.result = refused(err)
+		return w, true
+	}
+	w.result = Result{Base: a.Base, AppendTimeMS: a.AppendTimeMS, LogStart: p.log.LogStart(), Duplicate: a.Duplicate}
+	w.end, w.gen, w.epoch = a.End, a.TruncationGen, r.Epoch
+	return w, b.AcksLeader
+}
+
+// Limits are the offsets that a reader is told.
+type Limits struct {
+	LogStart, HighWatermark int64
+	LeaderEpoch             int32
+}
+
+// Limits returns them for a reader that names a leader epoch (-1: any). Takes no lock.
+func (p *Partition) Limits(epoch int32) (Limits, error) {
+	r := p.role.Load()
+	if err := r.admit(epoch); err != nil {
+		return Limits{}, err
+	}
+	return Limits{LogStart: p.log.LogStart(), HighWatermark: p.log.HighWatermark(), LeaderEpoch: r.Epoch}, nil
+}
+
+// Read finds whole batches from the one that holds offset, below the high watermark: at most maxBytes, at least one batch. The
+// range is empty when the reader has caught up; otherwise it must be released. An offset between high watermark and log end is
+// within range: its records may still be committed. Takes no lock.
+func (p *Partition) Read(offset int64, maxBytes int) (log.Range, Limits, error) {
+	lim, err := p.Limits(-1)
+	if err != nil {
+		return log.Range{}, Limits{}, err
+	}
+	r, err := p.log.ReadRange(offset, maxBytes, lim.HighWatermark)
+	return r, lim, err
+}
+
+// Latest returns the offset behind the last committed record. ErrNotReady while the leader has not committed its epoch's start.
+func (p *Partition) Latest(epoch int32) (int64, error) {
+	r := p.role.Load()
+	if err := r.admit(epoch); err != nil {
+		return 0, err
+	}
+	hw := p.log.HighWatermark()
+	if hw < r.epochStart {
+		return 0, fmt.Errorf("%w: high watermark %d, epoch %d begins at %d", ErrNotReady, hw, r.Epoch, r.epochStart)
+	}
+	return hw, nil
+}
+
+// OffsetForTime returns the first committed record at or after ms (milliseconds since 1970); found is false when there is none.
+func (p *Partition) OffsetForTime(epoch int32, ms int64) (offset, timestamp int64, found bool, err error) {
+	if err := p.role.Load().admit(epoch); err != nil {
+		return 0, 0, false, err
+	}
+	return p.log.OffsetForTime(ms)
+}
+
+// DeleteRecords moves the log start up to before (-1: the high watermark) and returns it. Blocks for the journal.
+func (p *Partition) DeleteRecords(ctx context.Context, before int64) (int64, error) {
+	if err := p.role.Load().admit(-1); err != nil {
+		return 0, err
+	}
+	start, err := p.log.DeleteRecords(ctx, before)
+	if err == nil {
+		p.wake()
+	}
+	return start, err
+}
+
+// Status describes the partition for people.
+type Status struct {
+	Role     Role
+	Offsets  log.Offsets
+	State    log.State
+	Size     int64 // bytes
+	Segments int
+}
+
+// Status returns the status now.
+func (p *Partition) Status() Status {
+	return Status{
+		Role: p.Role(), Offsets: p.log.Offsets(), State: p.log.State(), Size: p.log.Size(), Segments: len(p.log.Segments()),
+	}
+}

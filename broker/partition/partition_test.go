@@ -1,0 +1,452 @@
+package partition_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/broker/partition/partitiontest"
+	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/ids"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// answers collects what waiters were told, in order.
+type answers struct {
+	mu  sync.Mutex
+	got []answer
+}
+
+type answer struct {
+	name string
+	partition.Result
+}
+
+type waiter struct {
+	to   *answers
+	name string
+}
+
+func (w waiter) Acked(r partition.Result) {
+	w.to.mu.Lock()
+	defer w.to.mu.Unlock()
+	w.to.got = append(w.to.got, answer{w.name, r})
+}
+
+func (a *answers) take() []answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	got := a.got
+	a.got = nil
+	return got
+}
+
+type fixture struct {
+	*testing.T
+	host *partitiontest.Host
+	log  *log.Log
+	p    *partition.Partition
+	answers
+}
+
+func setup(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, host: partitiontest.NewHost(t, clock.NewFake(start))}
+	f.log = f.host.Log(ids.NewTopicID(), 3, log.DefaultConfig())
+	f.p = partition.New(f.log, f.host.Clock)
+	f.lead(1)
+	return f
+}
+
+func (f *fixture) lead(epoch int32) {
+	f.Helper()
+	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: epoch, ISR: []int32{7}, MinISR: 1})
+}
+
+func (f *fixture) role(r partition.Role) {
+	f.Helper()
+	if err := f.p.SetRole(r); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) produce(name string, change ...func(*partition.Produce)) {
+	f.Helper()
+	b, h := partitiontest.Batch(f, 1, name)
+	req := &partition.Produce{Batch: b, Header: h, LeaderEpoch: -1, InOrder: true, Waiter: waiter{&f.answers, name}}
+	for _, c := range change {
+		c(req)
+	}
+	f.p.Produce(req)
+}
+
+func (f *fixture) names(want ...string) []answer {
+	f.Helper()
+	got := f.take()
+	if len(got) != len(want) {
+		f.Fatalf("answered %v, want %v", got, want)
+	}
+	for i := range got {
+		if got[i].name != want[i] {
+			f.Fatalf("answered %v, want %v", got, want)
+		}
+	}
+	return got
+}
+
+func TestAckWaitsForTheSync(t *testing.T) {
+	f := setup(t)
+	f.produce("a")
+	f.produce("b")
+	f.names()
+	if lim, err := f.p.Limits(-1); err != nil || lim.HighWatermark != 0 {
+		t.Fatalf("visible before the sync: %+v %v", lim, err)
+	}
+	f.host.Sync()
+	got := f.names("a", "b")
+	for i, a := range got {
+		if a.Err != nil || a.Base != int64(i) || a.AppendTimeMS != -1 {
+			t.Fatalf("%d: %+v", i, a)
+		}
+	}
+	if lim, _ := f.p.Limits(-1); lim.HighWatermark != 2 || lim.LeaderEpoch != 1 {
+		t.Fatalf("%+v", lim)
+	}
+}
+
+func TestAckLeaderIsImmediateAndKeepsItsPlaceWhenAsked(t *testing.T) {
+	f := setup(t)
+	leader := func(p *partition.Produce) { p.AcksLeader = true }
+	f.produce("all")
+	f.produce("leader", leader)
+	f.names()
+	f.produce("other stream", leader, func(p *partition.Produce) { p.InOrder = false })
+	f.names("other stream")
+	f.p.Refuse(waiter{&f.answers, "refused"}, errors.New("no"))
+	f.names()
+	f.host.Sync()
+	if got := f.names("all", "leader", "refused"); got[2].Err == nil || got[2].Base != -1 {
+		t.Fatalf("%+v", got)
+	}
+	f.produce("alone", leader)
+	f.names("alone")
+}
+
+func TestDuplicateWaitsForTheOriginal(t *testing.T) {
+	f := setup(t)
+	dup := func(p *partition.Produce) { p.Batch, p.Header = partitiontest.Idempotent(f, 9, 0, "x", "y") }
+	f.produce("original", dup)
+	f.produce("retry", dup)
+	f.names()
+	f.host.Sync()
+	got := f.names("original", "retry")
+	if got[0].Duplicate || !got[1].Duplicate || got[0].Base != 0 || got[1].Base != 0 {
+		t.Fatalf("%+v", got)
+	}
+	f.produce("late retry", dup)
+	if got := f.names("late retry"); !got[0].Duplicate {
+		t.Fatalf("%+v", got)
+	}
+	if end := f.log.End(); end != 2 {
+		t.Fatalf("log end %d: a duplicate was appended", end)
+	}
+}
+
+func TestEpochsAreChecked(t *testing.T) {
+	f := setup(t)
+	f.lead(5)
+	epoch := func(e int32) func(*partition.Produce) {
+		return func(p *partition.Produce) { p.LeaderEpoch, p.InOrder = e, false }
+	}
+	f.produce("older", epoch(4))
+	f.produce("newer", epoch(6))
+	got := f.names("older", "newer")
+	var nl *partition.NotLeaderError
+	if !errors.As(got[0].Err, &nl) || nl.LeaderID != 7 || nl.LeaderEpoch != 5 {
+		t.Fatalf("older: %v", got[0].Err)
+	}
+	if !errors.Is(got[1].Err, partition.ErrUnknownEpoch) {
+		t.Fatalf("newer: %v", got[1].Err)
+	}
+	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: 4, ISR: []int32{7}})
+	if e := f.p.Role().Epoch; e != 5 {
+		t.Fatalf("an older role was taken over: epoch %d", e)
+	}
+	f.role(partition.Role{LeaderID: 8, Epoch: 6})
+	f.produce("follower", epoch(-1))
+	if got := f.names("follower"); !errors.Is(got[0].Err, partition.ErrNotLeader) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	if _, _, err := f.p.Read(0, 100); !errors.Is(err, partition.ErrNotLeader) {
+		t.Fatalf("read: %v", err)
+	}
+	if end := f.log.End(); end != 0 {
+		t.Fatalf("refused batches were appended: end %d", end)
+	}
+}
+
+func TestLostLeadershipLeavesTheOutcomeUnknown(t *testing.T) {
+	f := setup(t)
+	f.produce("waits")
+	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	got := f.names("waits")
+	if !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) || !errors.Is(got[0].Err, partition.ErrNotLeader) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	// The bytes are flushed later, and leadership comes back: the old produce is not answered twice, and nothing new is.
+	f.host.Sync()
+	f.names()
+	f.lead(3)
+	f.names()
+	if lim, err := f.p.Limits(3); err != nil || lim.HighWatermark != 1 {
+		t.Fatalf("%+v %v", lim, err)
+	}
+}
+
+func TestRegainedLeadershipDoesNotAnswerByOffsetAlone(t *testing.T) {
+	f := setup(t)
+	f.produce("old")
+	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	f.names("old")
+	if err := f.p.Truncate(context.Background(), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.lead(3)
+	f.produce("new")
+	f.names()
+	f.host.Sync()
+	if got := f.names("new"); got[0].Err != nil || got[0].Base != 0 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestTruncationFailsWhatWaits(t *testing.T) {
+	f := setup(t)
+	f.produce("kept")
+	f.host.Sync()
+	f.names("kept")
+	f.produce("cut")
+	if err := f.p.Truncate(context.Background(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.names("cut"); !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	f.host.Sync()
+	if hw := f.log.HighWatermark(); hw != 1 {
+		t.Fatalf("high watermark %d", hw)
+	}
+}
+
+// A truncation behind the partition's back voids the generation, so that a flush of the same offset answers nothing.
+func TestGenerationIsPartOfTheMatch(t *testing.T) {
+	f := setup(t)
+	f.produce("cut")
+	if err := f.log.Truncate(context.Background(), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.produce("same offset")
+	f.host.Sync()
+	got := f.names("cut", "same offset")
+	if !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) || got[1].Err != nil || got[1].Base != 0 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestNotEnoughReplicas(t *testing.T) {
+	f := setup(t)
+	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: 1, ISR: []int32{7}, MinISR: 2})
+	f.produce("refused", func(p *partition.Produce) { p.InOrder = false })
+	if got := f.names("refused"); !errors.Is(got[0].Err, partition.ErrNotEnoughReplicas) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	if f.log.End() != 0 {
+		t.Fatal("appended")
+	}
+}
+
+func TestTheHighWatermarkWaitsForOtherMembers(t *testing.T) {
+	f := setup(t)
+	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: 1, ISR: []int32{7, 8}, MinISR: 1})
+	f.produce("waits")
+	f.host.Sync()
+	f.names()
+	if hw := f.log.HighWatermark(); hw != 0 {
+		t.Fatalf("high watermark %d rests on one of two members", hw)
+	}
+	f.lead(1) // the other member left
+	f.names("waits")
+}
+
+func TestLatestWaitsForTheEpochStart(t *testing.T) {
+	f := setup(t)
+	f.produce("unflushed")
+	f.lead(2)
+	f.take()
+	if _, err := f.p.Latest(-1); !errors.Is(err, partition.ErrNotReady) {
+		t.Fatalf("latest before the epoch's start is committed: %v", err)
+	}
+	f.host.Sync()
+	if at, err := f.p.Latest(2); err != nil || at != 1 {
+		t.Fatalf("%d %v", at, err)
+	}
+}
+
+func TestCloseAndFail(t *testing.T) {
+	f := setup(t)
+	f.produce("failed")
+	cause := errors.New("sync failed")
+	f.p.Fail(cause)
+	if got := f.names("failed"); !errors.Is(got[0].Err, cause) || !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	f.produce("closed")
+	f.p.Close()
+	f.produce("late", func(p *partition.Produce) { p.InOrder = false })
+	got := f.names("closed", "late")
+	if !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) || !errors.Is(got[1].Err, partition.ErrClosed) || errors.Is(got[1].Err, partition.ErrOutcomeUnknown) {
+		t.Fatalf("%+v", got)
+	}
+	if err := f.p.SetRole(partition.Role{Leading: true, Epoch: 9}); !errors.Is(err, partition.ErrClosed) {
+		t.Fatalf("a closed partition leads again: %v", err)
+	}
+}
+
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) Wake() { c.n.Add(1) }
+
+func TestWakers(t *testing.T) {
+	f := setup(t)
+	var a, b counter
+	f.p.AddWaker(&a)
+	f.p.AddWaker(&b)
+	f.produce("x")
+	if a.n.Load() != 0 {
+		t.Fatal("woken before there is anything to read")
+	}
+	f.host.Sync()
+	if a.n.Load() != 1 || b.n.Load() != 1 {
+		t.Fatalf("woken %d and %d times", a.n.Load(), b.n.Load())
+	}
+	f.p.RemoveWaker(&b)
+	f.p.RemoveWaker(&b)
+	if _, err := f.p.DeleteRecords(context.Background(), -1); err != nil {
+		t.Fatal(err)
+	}
+	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	if a.n.Load() != 3 || b.n.Load() != 1 {
+		t.Fatalf("woken %d and %d times", a.n.Load(), b.n.Load())
+	}
+}
+
+func TestReadAndLookUps(t *testing.T) {
+	f := setup(t)
+	at := func(ms int64) func(*partition.Produce) {
+		return func(p *partition.Produce) { p.Batch, p.Header = partitiontest.Batch(f, ms, "v") }
+	}
+	f.produce("a", at(100))
+	f.produce("b", at(200))
+	f.host.Sync()
+	f.produce("c", at(300))
+	r, lim, err := f.p.Read(1, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, r.Len)
+	if err := r.ReadInto(buf); err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+	if r.First != 1 || r.Next != 2 || lim.HighWatermark != 2 {
+		t.Fatalf("%+v %+v", r, lim)
+	}
+	for _, off := range []int64{2, 3} { // at the high watermark, and beyond it within the log
+		r, _, err := f.p.Read(off, 100)
+		if err != nil || r.Len != 0 {
+			t.Fatalf("offset %d: %d bytes, %v", off, r.Len, err)
+		}
+	}
+	var oor *log.OutOfRangeError
+	if _, _, err := f.p.Read(4, 100); !errors.As(err, &oor) || oor.Asked != 4 {
+		t.Fatalf("%v", err)
+	}
+	off, ts, found, err := f.p.OffsetForTime(-1, 150)
+	if err != nil || !found || off != 1 || ts != 200 {
+		t.Fatalf("%d %d %v %v", off, ts, found, err)
+	}
+	if _, _, found, err := f.p.OffsetForTime(-1, 250); err != nil || found {
+		t.Fatalf("found a record that is not committed: %v", err)
+	}
+	s := f.p.Status()
+	if s.Offsets.End != 3 || s.Offsets.HighWatermark != 2 || s.Segments != 1 || s.Size == 0 || s.State.Health != log.Online || f.p.Waiting() != 1 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestConcurrentProducersAreAnsweredInAppendOrder(t *testing.T) {
+	f := setup(t)
+	stop := f.host.StartSyncing()
+	defer stop()
+	const streams, each = 8, 200
+	var wg sync.WaitGroup
+	done := make([]chan partition.Result, streams)
+	for s := range streams {
+		done[s] = make(chan partition.Result, each)
+		wg.Go(func() {
+			for range each {
+				b, h := partitiontest.Batch(t, 1, "v")
+				f.p.Produce(&partition.Produce{Batch: b, Header: h, LeaderEpoch: 1, InOrder: true, Waiter: channel(done[s])})
+			}
+		})
+	}
+	wg.Wait()
+	seen := make([]bool, streams*each)
+	for s := range streams {
+		last := int64(-1)
+		for range each {
+			r := <-done[s]
+			if r.Err != nil || r.Base <= last || seen[r.Base] {
+				t.Fatalf("stream %d: %+v after %d", s, r, last)
+			}
+			seen[r.Base], last = true, r.Base
+		}
+	}
+}
+
+type channel chan partition.Result
+
+func (c channel) Acked(r partition.Result) { c <- r }
+
+func TestProduceAllocates(t *testing.T) {
+	f := setup(t)
+	b, h := partitiontest.Batch(t, 1, "value")
+	req := &partition.Produce{Batch: b, Header: h, LeaderEpoch: 1, Waiter: discard{}}
+	if n := testing.AllocsPerRun(200, func() { f.p.Produce(req) }); n > 2 {
+		t.Errorf("produce: %v allocations per batch", n)
+	}
+	f.host.Sync()
+	if n := testing.AllocsPerRun(200, func() {
+		r, _, err := f.p.Read(0, 1<<20)
+		if err != nil {
+			t.Error(err)
+		}
+		r.Release()
+	}); n > 1 {
+		t.Errorf("read: %v allocations", n)
+	}
+}
+
+type discard struct{}
+
+func (discard) Acked(partition.Result) {}
