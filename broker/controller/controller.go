@@ -115,7 +115,7 @@ func (c *Controller) campaign(ctx context.Context, s *metadata.State, epoch int6
 
 // carryOut executes a plan and returns the highest revision that it reached. Parts that were overtaken are left to the next decision.
 func (c *Controller) carryOut(ctx context.Context, plan Plan) (int64, error) {
-	w := &writer{c: c, ctx: ctx}
+	w := &writer{}
 	if len(plan.Update) > 0 {
 		w.bulk(c.client.UpdatePartitions(ctx, c.tenure, plan.Update))
 		c.metrics.updates.Add(float64(w.applied))
@@ -151,8 +151,6 @@ func (c *Controller) carryOut(ctx context.Context, plan Plan) (int64, error) {
 
 // writer collects results and stops at the first error.
 type writer struct {
-	c        *Controller
-	ctx      context.Context
 	revision int64
 	applied  int
 	err      error

@@ -66,26 +66,24 @@ func (c *Client) DeletePartitions(ctx context.Context, t Tenure, topic *Topic, p
 	return c.bulk(ctx, "delete_partitions", guards, items, deposed(t))
 }
 
-// FinishTopic records that the keys of all partitions of a topic exist: it becomes active, or has finished growing. revision is 0
-// when the topic or the tenure had changed.
+// FinishTopic records that the keys of all partitions of a topic exist: it becomes active, or has finished growing. It does
+// nothing when the topic or the tenure had changed. The cache shows the result from revision on.
 func (c *Client) FinishTopic(ctx context.Context, t Tenure, topic *Topic) (revision int64, err error) {
 	next := *topic
 	next.State, next.ReadyPartitions = TopicActive, topic.Partitions
-	out, err := c.putTopic(ctx, "finish_topic", &next, c.guard(t))
-	return out.revision, err
+	return shown(c.putTopic(ctx, "finish_topic", &next, c.guard(t)))
 }
 
-// ForgetTopic removes the key of a topic that is being deleted, if none of its partitions is left. revision is 0 when something had
-// changed.
+// ForgetTopic removes the key of a topic that is being deleted, if none of its partitions is left. It does nothing when something had
+// changed. The cache shows the result from revision on.
 func (c *Client) ForgetTopic(ctx context.Context, t Tenure, topic *Topic) (revision int64, err error) {
 	key := c.keys.topic(topic.Name)
 	none := clientv3.Compare(clientv3.ModRevision(c.keys.prefix+"partitions/"+topic.ID.String()+"/").WithPrefix(), "=", 0)
-	out, err := c.commit(ctx, txn{
+	return shown(c.commit(ctx, txn{
 		op: "forget_topic", compares: append(c.guard(t), unchanged(key, topic.Revision), none),
 		then: []clientv3.Op{clientv3.OpDelete(key)},
 		// Nothing to recognise: an attempt that took effect and one that was overtaken both leave no such topic.
-	})
-	return out.revision, err
+	}))
 }
 
 // Confirmation is a broker's word that its directory for a partition exists and is fsynced.

@@ -21,15 +21,14 @@ func (c *Client) storageTxn(op string, s *Storage, guards ...clientv3.Cmp) (txn,
 }
 
 // DeclareEligible lets a registration lead and be in ISRs: s names its storage and its broker epoch. The caller has seen in the cache
-// that no ISR holds anything that this storage cannot back any more. It applies only while that registration is alive; revision is 0
-// when it is not, or when the entry or the tenure had changed.
+// that no ISR holds anything that this storage cannot back any more. It applies only while that registration is alive, and while
+// the entry and the tenure are unchanged. The cache shows the result from revision on.
 func (c *Client) DeclareEligible(ctx context.Context, t Tenure, s *Storage) (revision int64, err error) {
 	tx, err := c.storageTxn("declare_eligible", s, append(c.guard(t), unchanged(c.keys.broker(s.BrokerID), s.EligibleEpoch))...)
 	if err != nil {
 		return 0, err
 	}
-	out, err := c.commit(ctx, tx)
-	return out.revision, err
+	return shown(c.commit(ctx, tx))
 }
 
 // MarkLogs records that logs of this broker lost what they had acknowledged. The controller then takes them out of their ISRs, and
@@ -82,7 +81,8 @@ func (c *Client) storage(ctx context.Context, reg *Registration) (*Storage, erro
 }
 
 // ClearMarks takes marked logs out of their ISRs: partitions are changed Clones without the marked member, and the same transaction
-// drops their marks from s. All apply or none; revision is 0 then. At most 100 partitions at a time.
+// drops their marks from s. All apply or none. At most MaxClearMarks at a time. The cache shows
+// the result from revision on.
 func (c *Client) ClearMarks(ctx context.Context, t Tenure, s *Storage, partitions []*Partition) (revision int64, err error) {
 	if len(partitions) > MaxClearMarks {
 		return 0, invalid("partitions", len(partitions), "at most 100 at a time")
@@ -103,12 +103,11 @@ func (c *Client) ClearMarks(ctx context.Context, t Tenure, s *Storage, partition
 		tx.compares = append(tx.compares, item.compares...)
 		tx.then = append(tx.then, clientv3.OpPut(item.key, item.value))
 	}
-	out, err := c.commit(ctx, tx)
-	return out.revision, err
+	return shown(c.commit(ctx, tx))
 }
 
-// DropMarks forgets marks of logs that are in no ISR: their partition is gone, or never had them. revision is 0 when the entry or the
-// tenure had changed.
+// DropMarks forgets marks of logs that are in no ISR: their partition is gone, or never had them. It does nothing when the entry or
+// the tenure had changed. The cache shows the result from revision on.
 func (c *Client) DropMarks(ctx context.Context, t Tenure, s *Storage, refs []PartitionRef) (revision int64, err error) {
 	next := *s
 	next.Marks = slices.DeleteFunc(slices.Clone(s.Marks), func(m Mark) bool { return slices.Contains(refs, m.Partition) })
@@ -116,8 +115,7 @@ func (c *Client) DropMarks(ctx context.Context, t Tenure, s *Storage, refs []Par
 	if err != nil {
 		return 0, err
 	}
-	out, err := c.commit(ctx, tx)
-	return out.revision, err
+	return shown(c.commit(ctx, tx))
 }
 
 // MaxClearMarks is how many partitions ClearMarks takes.

@@ -154,6 +154,14 @@ type outcome struct {
 	resp *clientv3.TxnResponse
 }
 
+// shown returns the revision from which the cache shows what a transaction did, or what it was overtaken by.
+func shown(out outcome, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return out.resp.Header.Revision, nil
+}
+
 // commit runs a transaction until its outcome is settled. An unanswered attempt is repeated as it is: the repetition's success means
 // that the earlier attempt is dead, since its compares can never hold again; its failure shows who won. When ctx or RequestTimeout
 // ends first, the error is an *UnavailableError with Unsettled set, and the caller has to keep to the more cautious state until a later
