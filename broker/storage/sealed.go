@@ -1,0 +1,127 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"path/filepath"
+
+	"runnel.dev/runnel/internal/vfs"
+)
+
+// A sealed file is a small file that is written whole and replaced atomically: meta, clean, stops. Integers are little-endian.
+//
+//	 0       8       12      16      20
+//	┌───────┬───────┬───────┬───────┬──────────┐
+//	│ magic │version│length │ crc   │ body …   │
+//	└───────┴───────┴───────┴───────┴──────────┘
+//	  8       4       4       4       length
+//
+// The CRC-32C covers bytes 0 to 16 and the body. This frame is the same in all versions, so that a damaged version is told from a
+// future one: the checksum is tested first.
+//
+// Crash windows of a replacement: before the rename is durable the old content is there, whole, beside NAME.tmp, which the next
+// Open removes; afterwards the new content, which was synced before the rename.
+const (
+	sealedHeaderSize = 20
+	sealedMaxSize    = 64 << 20
+	tmpSuffix        = ".tmp"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func encodeSealed(magic string, version uint32, body []byte) []byte {
+	b := make([]byte, sealedHeaderSize, sealedHeaderSize+len(body))
+	copy(b[:8], magic)
+	binary.LittleEndian.PutUint32(b[8:], version)
+	binary.LittleEndian.PutUint32(b[12:], uint32(len(body))) //nolint:gosec // bodies are far below sealedMaxSize
+	crc := crc32.Update(crc32.Checksum(b[:16], castagnoli), castagnoli, body)
+	binary.LittleEndian.PutUint32(b[16:], crc)
+	return append(b, body...)
+}
+
+// decodeSealed returns the body, which aliases b. name is for the errors: *CorruptFileError or *FutureFormatError.
+func decodeSealed(name, magic string, maxVersion uint32, b []byte) (version uint32, body []byte, err error) {
+	corrupt := func(offset int64, format string, args ...any) error {
+		return &CorruptFileError{File: name, Offset: offset, Detail: fmt.Sprintf(format, args...)}
+	}
+	if len(b) < sealedHeaderSize {
+		return 0, nil, corrupt(int64(len(b)), "%d bytes, a header has %d", len(b), sealedHeaderSize)
+	}
+	if string(b[:8]) != magic {
+		return 0, nil, corrupt(0, "begins with %q, want %q", b[:8], magic)
+	}
+	if n := binary.LittleEndian.Uint32(b[12:]); int64(n) != int64(len(b)-sealedHeaderSize) {
+		return 0, nil, corrupt(12, "declares a body of %d bytes and has %d", n, len(b)-sealedHeaderSize)
+	}
+	body = b[sealedHeaderSize:]
+	crc := crc32.Update(crc32.Checksum(b[:16], castagnoli), castagnoli, body)
+	if want := binary.LittleEndian.Uint32(b[16:]); crc != want {
+		return 0, nil, corrupt(0, "checksum is %08x, want %08x", crc, want)
+	}
+	version = binary.LittleEndian.Uint32(b[8:])
+	if version == 0 || version > maxVersion {
+		return 0, nil, &FutureFormatError{File: name, Version: version, Supported: maxVersion}
+	}
+	return version, body, nil
+}
+
+// writeSealed replaces dir/name atomically; durable when it returns nil.
+func writeSealed(fsys vfs.FS, dir, name string, content []byte) error {
+	path := filepath.Join(dir, name)
+	if err := writeSynced(fsys, path+tmpSuffix, content); err != nil {
+		return err
+	}
+	if err := fsys.Rename(path+tmpSuffix, path); err != nil {
+		return err
+	}
+	return fsys.SyncDir(dir)
+}
+
+// writeSynced creates path, replacing a left-over of an earlier attempt, with content that is durable; its name is not yet.
+func writeSynced(fsys vfs.FS, path string, content []byte) (err error) {
+	if err := removeIfExists(fsys, path); err != nil {
+		return err
+	}
+	f, err := fsys.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.WriteAt(content, 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func removeIfExists(fsys vfs.FS, path string) error {
+	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// readWhole reads a file of at most limit bytes; the error wraps fs.ErrNotExist when there is none.
+func readWhole(fsys vfs.FS, path string, limit int64) (b []byte, err error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size > limit {
+		return nil, &CorruptFileError{File: path, Offset: limit, Detail: fmt.Sprintf("%d bytes, the limit is %d", size, limit)}
+	}
+	b = make([]byte, size)
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return b[:n], nil
+}
