@@ -3,42 +3,55 @@ package storage
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 
 	"runnel.dev/runnel/internal/vfs"
 )
 
-// Position is how far a broker has seen the cluster's metadata. An etcd that is behind it was restored from an old snapshot, and would
-// hand out epochs twice.
+// Position is how far this broker has seen the cluster's metadata. It is kept so that an etcd that is older, or another one, is
+// refused after a restart.
 type Position struct {
-	// ClusterID is the Runnel cluster's id, at most 255 bytes.
-	ClusterID string
-	// EtcdClusterID is etcd's own.
+	ClusterID     string // Runnel's cluster id, up to 255 bytes
 	EtcdClusterID uint64
 	Era, Revision int64
 }
 
-// Sealed file `position`, version 1. Integers are little-endian.
+// Sealed file `position`, version 1, body:
 //
-//	 0       8       16      24
-//	┌───────┬───────┬───────┬────────────┐
-//	│ etcd  │ era   │ revi- │ cluster id │
-//	│ id    │       │ sion  │            │
-//	└───────┴───────┴───────┴────────────┘
-//	  8       8       8       to the end
+//	 0             8     16         24       26
+//	┌─────────────┬─────┬──────────┬────────┬──────────────┐
+//	│ etcd cluster│ era │ revision │ length │ cluster id … │
+//	└─────────────┴─────┴──────────┴────────┴──────────────┘
 const (
 	positionName    = "position"
-	positionMagic   = "RNLPOSIT"
+	positionMagic   = "RNLPOSN\x00"
 	positionVersion = 1
-	positionFixed   = 24
+	positionFixed   = 26
 )
 
-// ReadPosition returns what the broker of a data directory had seen when it last saved it; the zero Position when it never did. It does
-// not lock the directory, and may be called before Open. A damaged file is *CorruptFileError.
-func ReadPosition(fsys vfs.FS, dir string) (Position, error) {
+// SavePosition replaces the stored position, durably. The caller makes sure that positions only go forward. A full disk is an
+// error that may be tried again.
+func (s *Store) SavePosition(p Position) error {
+	if len(p.ClusterID) > 255 {
+		return fmt.Errorf("storage: cluster id of %d bytes, the limit is 255", len(p.ClusterID))
+	}
+	body := binary.LittleEndian.AppendUint64(nil, p.EtcdClusterID)
+	body = binary.LittleEndian.AppendUint64(body, uint64(p.Era))
+	body = binary.LittleEndian.AppendUint64(body, uint64(p.Revision))
+	body = binary.LittleEndian.AppendUint16(body, uint16(len(p.ClusterID))) //nolint:gosec // checked above
+	content := encodeSealed(positionMagic, positionVersion, append(body, p.ClusterID...))
+	s.positionMu.Lock()
+	defer s.positionMu.Unlock()
+	return s.diskFault(writeSealed(s.fsys, s.cfg.DataDir, positionName, content))
+}
+
+// LoadPosition reads the position in a data directory, before or after it is opened: the zero value when none was saved, or when
+// there is no such directory yet. *CorruptFileError and *FutureFormatError are the refusals.
+func LoadPosition(fsys vfs.FS, dir string) (Position, error) {
 	path := filepath.Join(dir, positionName)
-	b, err := readWhole(fsys, path, 4<<10)
+	b, err := readWhole(fsys, path, 1<<10)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Position{}, nil
 	}
@@ -49,8 +62,8 @@ func ReadPosition(fsys vfs.FS, dir string) (Position, error) {
 	if err != nil {
 		return Position{}, err
 	}
-	if len(body) < positionFixed {
-		return Position{}, &CorruptFileError{File: path, Offset: sealedHeaderSize, Detail: "the body is too short for a position"}
+	if len(body) < positionFixed || len(body) != positionFixed+int(binary.LittleEndian.Uint16(body[24:])) {
+		return Position{}, &CorruptFileError{File: path, Offset: sealedHeaderSize, Detail: "the cluster id does not fill the body"}
 	}
 	return Position{
 		EtcdClusterID: binary.LittleEndian.Uint64(body),
@@ -58,13 +71,4 @@ func ReadPosition(fsys vfs.FS, dir string) (Position, error) {
 		Revision:      int64(binary.LittleEndian.Uint64(body[16:])),
 		ClusterID:     string(body[positionFixed:]),
 	}, nil
-}
-
-// SavePosition makes p durable, replacing what was saved before. The caller sees to it that positions only grow.
-func (s *Store) SavePosition(p Position) error {
-	body := binary.LittleEndian.AppendUint64(nil, p.EtcdClusterID)
-	body = binary.LittleEndian.AppendUint64(body, uint64(p.Era))
-	body = binary.LittleEndian.AppendUint64(body, uint64(p.Revision))
-	body = append(body, p.ClusterID...)
-	return writeSealed(s.dir.fsys, s.dir.path, positionName, encodeSealed(positionMagic, positionVersion, body))
 }

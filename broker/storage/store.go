@@ -36,6 +36,8 @@ type Store struct {
 	full    atomic.Pointer[DiskFullError] // set while produce is refused
 	report  Report
 
+	positionMu sync.Mutex // serialises replacing the position
+
 	// dirMu serialises making and removing the directories of topics.
 	dirMu sync.Mutex
 

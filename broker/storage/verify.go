@@ -180,8 +180,10 @@ func (v *verifier) root(found contents) error {
 	if err := v.fault(path(metaName), err); err != nil {
 		return err
 	}
-	if _, err := readStops(v.fsys, v.dir); err != nil {
-		if err := v.fault(path(stopsName), err); err != nil {
+	_, stopsErr := readStops(v.fsys, v.dir)
+	_, positionErr := LoadPosition(v.fsys, v.dir)
+	for name, err := range map[string]error{stopsName: stopsErr, positionName: positionErr} {
+		if err := v.fault(path(name), err); err != nil {
 			return err
 		}
 	}
