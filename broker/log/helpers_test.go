@@ -33,6 +33,8 @@ var testStart = time.UnixMilli(1_700_000_000_000)
 // testHost is a Host with a real journal file: one checksummed JSON line per entry.
 type testHost struct {
 	fs vfs.FS
+	// during runs between PrepareSync and the syncs, behind between them and CompleteSync.
+	during, behind func()
 
 	mu struct {
 		sync.Mutex
@@ -152,11 +154,17 @@ func (h *testHost) round(l *Log) error {
 	delete(h.mu.dirty, l)
 	h.mu.Unlock()
 	p := l.PrepareSync()
+	if h.during != nil {
+		h.during()
+	}
 	err := p.SyncFiles()
+	if h.behind != nil {
+		h.behind()
+	}
 	h.mu.Lock()
 	if err == nil {
 		e := l.JournalEntry()
-		e.NewEpochs = append(e.NewEpochs, p.NewEpochs()...)
+		e.NewEpochs = p.NewEpochs()
 		if err = h.writeLocked(e); err == nil {
 			err = h.mu.f.Sync()
 		}

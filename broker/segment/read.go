@@ -50,16 +50,20 @@ func (s *Segment) locate(h *handle, offset int64, maxBytes int, upTo int64) (Ran
 	if e, ok := s.entryBelow(h, target, upTo); ok && int64(e.Position) > w.pos {
 		w.jump(int64(e.Position))
 		jumped, at, err := w.next()
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrCorrupt), err == nil && (jumped.LastOffset() != s.base+int64(e.RelativeOffset) || jumped.BaseOffset < r.Next):
+			// The entry lies, or the batch is damaged: a walk without the jump tells.
+			w.jump(pos + int64(r.Len))
+			if err := s.rebuild(h); err != nil {
+				return Range{}, err
+			}
+		case err != nil:
 			return Range{}, err
-		}
-		if jumped.LastOffset() == s.base+int64(e.RelativeOffset) && jumped.BaseOffset >= r.Next {
+		default:
 			r.Len, r.Next = int(at-pos), jumped.BaseOffset
 			if end := at + int64(jumped.Size()); end <= target && jumped.NextOffset() <= upTo {
 				r.Len, r.Next = int(end-pos), jumped.NextOffset()
 			}
-		} else { // the entry lies: no jump
-			w.jump(pos + int64(r.Len))
 		}
 	}
 	for r.Next < upTo && pos+int64(r.Len) == w.pos {
