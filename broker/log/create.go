@@ -45,8 +45,8 @@ func (l *Log) create(st StartState) error {
 	if err := l.fs.MkdirAll(l.dir); err != nil {
 		return err
 	}
-	if _, err := l.fs.Stat(filepath.Join(l.dir, metaName)); err == nil {
-		return fmt.Errorf("%s: %w", metaName, fs.ErrExist)
+	if _, err := l.fs.Stat(filepath.Join(l.dir, MetaFile)); err == nil {
+		return fmt.Errorf("%s: %w", MetaFile, fs.ErrExist)
 	} else if !isMissing(err) {
 		return err
 	}
@@ -83,7 +83,7 @@ func (l *Log) create(st StartState) error {
 			return err
 		}
 	}
-	if err := replaceFile(l.fs, filepath.Join(l.dir, metaName), encodeMeta(*l.meta.Load())); err != nil {
+	if err := replaceFile(l.fs, filepath.Join(l.dir, MetaFile), encodeMeta(*l.meta.Load())); err != nil {
 		return err
 	}
 	topicDir := filepath.Dir(l.dir)
@@ -104,7 +104,7 @@ func (l *Log) clearUnfinished() error {
 		if ours && ext == segment.ExtLog && e.Size > 0 {
 			return &CorruptError{File: segment.Path(l.dir, base, ext), Segment: base, Offset: base, Detail: "batches without a partition.meta"}
 		}
-		if ours || e.Name == epochsName || e.Name == epochsName+tmpSuffix || e.Name == metaName+tmpSuffix {
+		if ours || e.Name == epochsName || e.Name == epochsName+tmpSuffix || e.Name == MetaFile+tmpSuffix {
 			if err := removeIfThere(l.fs, filepath.Join(l.dir, e.Name)); err != nil {
 				return err
 			}

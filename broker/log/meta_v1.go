@@ -23,7 +23,8 @@ type Meta struct {
 //
 //	topic ID 16 | log ID 16 | partition 4 | name length 4 | name | config length 4 | config
 const (
-	metaName    = "partition.meta"
+	// MetaFile is the name of the file.
+	MetaFile    = "partition.meta"
 	metaMagic   = "RNLM"
 	metaVersion = 1
 	maxName     = 249 // of a topic
@@ -57,7 +58,7 @@ func decodeMeta(name string, file []byte) (Meta, error) {
 
 // ReadMeta reads partition.meta of dir.
 func ReadMeta(fsys vfs.FS, dir string) (Meta, error) {
-	name := filepath.Join(dir, metaName)
+	name := filepath.Join(dir, MetaFile)
 	b, err := readFile(fsys, name)
 	if err != nil {
 		return Meta{}, fmt.Errorf("read %s: %w", name, err)
@@ -71,7 +72,7 @@ func (l *Log) UpdateTopic(name string, config []byte) error {
 	defer l.startMu.Unlock()
 	m := l.Meta()
 	m.TopicName, m.TopicConfig = name, config
-	if err := replaceFile(l.fs, filepath.Join(l.dir, metaName), encodeMeta(m)); err != nil {
+	if err := replaceFile(l.fs, filepath.Join(l.dir, MetaFile), encodeMeta(m)); err != nil {
 		return diskError(err)
 	}
 	l.meta.Store(&m)

@@ -111,8 +111,8 @@ func listDir(fsys vfs.FS, dir string) (dirFiles, error) {
 		case ok:
 			d.segments[i].timeEntries = int(e.Size / index.TimeEntrySize)
 			found[i] += 1 + int(e.Size%index.TimeEntrySize)*2
-		case e.Name == metaName || e.Name == epochsName || e.Name == cleanName:
-		case e.Name == metaName+tmpSuffix || e.Name == epochsName+tmpSuffix:
+		case e.Name == MetaFile || e.Name == epochsName || e.Name == cleanName:
+		case e.Name == MetaFile+tmpSuffix || e.Name == epochsName+tmpSuffix:
 			d.stray = append(d.stray, e.Name)
 		default:
 			d.foreign = append(d.foreign, e.Name)

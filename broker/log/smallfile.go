@@ -10,7 +10,7 @@ import (
 
 // Names of files in a partition directory: what the directory is, and where each leader epoch starts.
 const (
-	MetaFile   = metaName
+	MetaFile   = MetaFile
 	EpochsFile = epochsName
 )
 
@@ -18,7 +18,7 @@ const (
 // the epoch checkpoint, the clean marker, a producer snapshot, or the temporary form of one.
 func IsSmallFile(name string) bool {
 	switch name {
-	case metaName, epochsName, cleanName, metaName + tmpSuffix, epochsName + tmpSuffix:
+	case MetaFile, epochsName, cleanName, MetaFile + tmpSuffix, epochsName + tmpSuffix:
 		return true
 	}
 	_, ext, ok := segment.ParseFileName(name)
@@ -37,7 +37,7 @@ func VerifySmallFile(fsys vfs.FS, path string) error {
 		return err
 	}
 	switch name {
-	case metaName:
+	case MetaFile:
 		_, err = decodeMeta(path, b)
 	case epochsName:
 		_, err = decodeEpochs(path, b)
