@@ -1,0 +1,374 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/internal/clock"
+)
+
+// snapshot is the cluster as metadata describes it. It is immutable: a change makes a new one.
+type snapshot struct {
+	clusterID  string
+	revision   int64
+	controller int32
+	brokers    map[int32]string // id to address
+	topics     map[string]*topicMeta
+	missing    map[string]bool
+}
+
+// topicMeta is one topic of a snapshot, immutable.
+type topicMeta struct {
+	name          string
+	id            TopicID
+	partitions    []partitionMeta // by number
+	maxBatchBytes int
+	compression   Compression
+}
+
+type partitionMeta struct {
+	leader      int32 // -1: none
+	leaderEpoch int32
+	replicas    []int32
+}
+
+// address returns where a broker is reached, "" when it is not known.
+func (s *snapshot) address(broker int32) string { return s.brokers[broker] }
+
+// metadata follows Metadata.Watch from any broker and publishes snapshots.
+//
+// Readers take the current snapshot from an atomic pointer. A subscriber is called for every snapshot in order, on the watching
+// goroutine; one that subscribes gets the current snapshot first, under the same lock that publishing takes, so that it can
+// neither miss one nor see them out of order.
+type metadata struct {
+	cfg   *config
+	conns *conns
+	cur   atomic.Pointer[snapshot]
+
+	mu struct {
+		sync.Mutex
+		topics      map[string]bool // of interest; only grows
+		changed     chan struct{}   // closed with each snapshot
+		lastErr     error
+		stale       int // snapshots in a row that were refused for an old revision
+		subscribers map[*subscriber]struct{}
+		restart     context.CancelFunc // ends the current stream, for a larger one
+	}
+}
+
+type subscriber struct{ update func(*snapshot) }
+
+func newMetadata(cfg *config, conns *conns) *metadata {
+	m := &metadata{cfg: cfg, conns: conns}
+	m.mu.topics = make(map[string]bool)
+	m.mu.changed = make(chan struct{})
+	m.mu.subscribers = make(map[*subscriber]struct{})
+	m.cur.Store(&snapshot{controller: -1})
+	return m
+}
+
+func (m *metadata) snapshot() *snapshot { return m.cur.Load() }
+
+// subscribe calls update with the current snapshot and with each later one, until the returned function is called.
+func (m *metadata) subscribe(update func(*snapshot)) (cancel func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &subscriber{update}
+	m.mu.subscribers[s] = struct{}{}
+	update(m.cur.Load())
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.mu.subscribers, s)
+	}
+}
+
+// watch adds topics of interest.
+func (m *metadata) watch(topics ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	grown := false
+	for _, t := range topics {
+		if !m.mu.topics[t] {
+			m.mu.topics[t] = true
+			grown = true
+		}
+	}
+	if grown && m.mu.restart != nil {
+		m.mu.restart()
+	}
+}
+
+// ready waits for the first snapshot.
+func (m *metadata) ready(ctx context.Context) error {
+	return m.wait(ctx, func(s *snapshot) bool { return s.revision > 0 || s.clusterID != "" })
+}
+
+// topic waits until the topic exists and returns it; after TopicWait it gives up with ErrUnknownTopic.
+func (m *metadata) topic(ctx context.Context, name string) (*topicMeta, error) {
+	if t := m.snapshot().topics[name]; t != nil {
+		return t, nil
+	}
+	m.watch(name)
+	known := func(s *snapshot) bool { return s.topics[name] != nil || s.missing[name] }
+	if err := m.wait(ctx, known); err != nil {
+		return nil, err
+	}
+	if m.snapshot().topics[name] == nil && m.cfg.topicWait > 0 {
+		patience, cancel := context.WithTimeout(ctx, m.cfg.topicWait)
+		defer cancel()
+		if err := m.wait(patience, func(s *snapshot) bool { return s.topics[name] != nil }); err != nil && ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	if t := m.snapshot().topics[name]; t != nil {
+		return t, nil
+	}
+	return nil, fmt.Errorf("topic %q: %w", name, ErrUnknownTopic)
+}
+
+// wait returns once cond holds for the current snapshot. The error joins ctx's with the last one of the watch.
+func (m *metadata) wait(ctx context.Context, cond func(*snapshot) bool) error {
+	for {
+		m.mu.Lock()
+		changed, s, lastErr := m.mu.changed, m.cur.Load(), m.mu.lastErr
+		m.mu.Unlock()
+		if cond(s) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if lastErr != nil {
+				return fmt.Errorf("%w: %w", ctx.Err(), lastErr)
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// run watches until ctx ends, going from broker to broker.
+func (m *metadata) run(ctx context.Context) {
+	var back backoff
+	for i := rand.IntN(len(m.cfg.seeds)); ctx.Err() == nil; i++ { //nolint:gosec // spreads load, no secret
+		addresses := m.addresses()
+		address := addresses[i%len(addresses)]
+		got, err := m.follow(ctx, address)
+		m.fail(address, err)
+		if got {
+			back.reset()
+		}
+		if errors.Is(err, errRestart) {
+			i-- // the same broker, at once
+			continue
+		}
+		if ctx.Err() == nil {
+			_ = clock.Sleep(ctx, m.cfg.clock, back.next())
+		}
+	}
+}
+
+var errRestart = errors.New("more topics to watch")
+
+// addresses are the seeds, then what metadata added.
+func (m *metadata) addresses() []string {
+	all := slices.Clone(m.cfg.seeds)
+	known := make([]string, 0, len(m.snapshot().brokers))
+	for _, a := range m.snapshot().brokers {
+		if !slices.Contains(all, a) {
+			known = append(known, a)
+		}
+	}
+	slices.Sort(known)
+	return append(all, known...)
+}
+
+func (m *metadata) fail(address string, err error) {
+	m.mu.Lock()
+	m.mu.lastErr = fmt.Errorf("%s: %w", address, err)
+	m.mu.Unlock()
+}
+
+// follow watches through one broker until the stream ends, and reports whether it got anything.
+func (m *metadata) follow(ctx context.Context, address string) (got bool, err error) {
+	cc, err := m.conns.get(address, forControl)
+	if err != nil {
+		return false, err
+	}
+	sctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m.mu.Lock()
+	topics := make([]string, 0, len(m.mu.topics))
+	for t := range m.mu.topics {
+		topics = append(topics, t)
+	}
+	var restarted atomic.Bool
+	m.mu.restart = func() { restarted.Store(true); cancel() }
+	m.mu.Unlock()
+	slices.Sort(topics)
+
+	// The first answer has to come in time; afterwards silence is normal.
+	patience := m.cfg.clock.AfterFunc(m.cfg.requestTimeout/3, cancel)
+	defer patience.Stop()
+	stream, err := runnelv1.NewMetadataClient(cc).Watch(sctx, &runnelv1.WatchRequest{Topics: topics, AutoCreate: m.cfg.autoCreate})
+	for err == nil {
+		var r *runnelv1.WatchResponse
+		if r, err = stream.Recv(); err != nil {
+			break
+		}
+		if !got {
+			patience.Stop()
+			got = true
+			m.cfg.hooks.Connected(address, "metadata")
+		}
+		if err = m.apply(r); err != nil {
+			break
+		}
+	}
+	if restarted.Load() {
+		return got, errRestart
+	}
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: the broker ended the metadata stream", ErrUnavailable)
+	}
+	err = fromRPC(err)
+	if got {
+		m.cfg.hooks.Disconnected(address, "metadata", err)
+	}
+	if ctx.Err() == nil {
+		m.cfg.logger.Debug("metadata stream ended", "address", address, "error", err)
+	}
+	return got, err
+}
+
+// apply makes the next snapshot from an answer and publishes it.
+func (m *metadata) apply(r *runnelv1.WatchResponse) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.snapshot()
+	if old.clusterID != "" && r.GetClusterId() != "" && old.clusterID != r.GetClusterId() {
+		return fmt.Errorf("client: a broker of cluster %q answered, this client belongs to %q", r.GetClusterId(), old.clusterID)
+	}
+	if r.GetSnapshot() && r.GetRevision() < old.revision && m.mu.stale < maxStale {
+		// A broker that lags behind would take back what we know. When every broker says so, a new era has begun.
+		m.mu.stale++
+		return fmt.Errorf("%w: the broker is at metadata revision %d, %d was seen before", ErrUnavailable, r.GetRevision(), old.revision)
+	}
+	m.mu.stale, m.mu.lastErr = 0, nil
+	next := merge(old, r)
+	m.publishLocked(next)
+	if r.GetBrokersChanged() || r.GetSnapshot() {
+		keep := make(map[string]bool, len(next.brokers)+len(m.cfg.seeds))
+		for _, a := range next.brokers {
+			keep[a] = true
+		}
+		for _, a := range m.cfg.seeds {
+			keep[a] = true
+		}
+		m.conns.retain(keep)
+	}
+	return nil
+}
+
+// maxStale is how many snapshots in a row may be refused for an old revision.
+const maxStale = 10
+
+func (m *metadata) publishLocked(next *snapshot) {
+	m.cur.Store(next)
+	close(m.mu.changed)
+	m.mu.changed = make(chan struct{})
+	for s := range m.mu.subscribers {
+		s.update(next)
+	}
+}
+
+// merge is pure: the snapshot that follows from old and an answer.
+func merge(old *snapshot, r *runnelv1.WatchResponse) *snapshot {
+	next := &snapshot{
+		clusterID: old.clusterID, revision: max(old.revision, r.GetRevision()), controller: r.GetControllerId(),
+		brokers: old.brokers, topics: make(map[string]*topicMeta, len(old.topics)), missing: make(map[string]bool),
+	}
+	if r.GetClusterId() != "" {
+		next.clusterID = r.GetClusterId()
+	}
+	if !r.GetSnapshot() {
+		maps.Copy(next.topics, old.topics)
+		maps.Copy(next.missing, old.missing)
+	} else {
+		next.revision = r.GetRevision()
+	}
+	if r.GetBrokersChanged() || r.GetSnapshot() {
+		next.brokers = make(map[int32]string, len(r.GetBrokers()))
+		for _, b := range r.GetBrokers() {
+			next.brokers[b.GetId()] = b.GetAddress()
+		}
+	}
+	for _, t := range r.GetTopics() {
+		next.topics[t.GetName()] = topicFrom(t)
+		delete(next.missing, t.GetName())
+	}
+	for _, name := range r.GetMissingTopics() {
+		delete(next.topics, name)
+		next.missing[name] = true
+	}
+	return next
+}
+
+const defaultMaxBatchBytes = 1 << 20
+
+func topicFrom(t *runnelv1.TopicMetadata) *topicMeta {
+	m := &topicMeta{name: t.GetName(), maxBatchBytes: defaultMaxBatchBytes, compression: compressionFrom(t.GetConfig().GetCompression())}
+	copy(m.id[:], t.GetTopicId())
+	if n := t.GetConfig().GetMaxBatchBytes(); n > 0 {
+		m.maxBatchBytes = int(n)
+	}
+	for _, p := range t.GetPartitions() {
+		n := int(p.GetPartition())
+		for n >= len(m.partitions) {
+			m.partitions = append(m.partitions, partitionMeta{leader: -1, leaderEpoch: -1})
+		}
+		if n >= 0 {
+			m.partitions[n] = partitionMeta{leader: p.GetLeaderId(), leaderEpoch: p.GetLeaderEpoch(), replicas: p.GetReplicas()}
+		}
+	}
+	return m
+}
+
+func compressionFrom(c runnelv1.Compression) Compression {
+	if c == runnelv1.Compression_COMPRESSION_UNSPECIFIED {
+		return CompressionNone
+	}
+	return Compression(c) //nolint:gosec // same numbers by design, six values
+}
+
+// hint applies what a broker said about a leader ahead of metadata: only a newer epoch counts, and only for the same topic.
+func (m *metadata) hint(name string, id TopicID, partition int32, h *runnelv1.LeaderHint) {
+	if h == nil || h.GetAddress() == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.cur.Load()
+	t := old.topics[name]
+	if t == nil || t.id != id || int(partition) >= len(t.partitions) || t.partitions[partition].leaderEpoch >= h.GetLeaderEpoch() {
+		return
+	}
+	next, topic := *old, *t
+	topic.partitions = slices.Clone(t.partitions)
+	topic.partitions[partition].leader, topic.partitions[partition].leaderEpoch = h.GetBrokerId(), h.GetLeaderEpoch()
+	next.topics = maps.Clone(old.topics)
+	next.topics[name] = &topic
+	if next.brokers[h.GetBrokerId()] == "" {
+		next.brokers = maps.Clone(old.brokers)
+		next.brokers[h.GetBrokerId()] = h.GetAddress()
+	}
+	m.publishLocked(&next)
+}

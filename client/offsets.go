@@ -1,0 +1,215 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+)
+
+// ListOffsets looks pos up in partitions, at their leaders. The results come in the order of tps, an error of one partition in
+// its result. The error of the call joins those.
+func (a *Admin) ListOffsets(ctx context.Context, pos Position, tps ...TopicPartition) ([]OffsetInfo, error) {
+	out := make([]OffsetInfo, len(tps))
+	groups := make(map[int32][]int)
+	metas := make([]*topicMeta, len(tps))
+	for i, tp := range tps {
+		out[i].TopicPartition = tp
+		meta, err := a.partitionMeta(ctx, tp)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		metas[i] = meta
+		leader := meta.partitions[tp.Partition].leader
+		groups[leader] = append(groups[leader], i)
+	}
+	var wg sync.WaitGroup
+	for leader, idx := range groups {
+		wg.Go(func() {
+			qs := make([]offsetQuery, len(idx))
+			for k, i := range idx {
+				qs[k] = offsetQuery{tp: tps[i], id: metas[i].id, epoch: metas[i].partitions[tps[i].Partition].leaderEpoch, pos: pos}
+			}
+			for k, res := range a.c.listOffsets(ctx, leader, qs) {
+				out[idx[k]] = res
+			}
+		})
+	}
+	wg.Wait()
+	errs := make([]error, 0, len(out))
+	for i := range out {
+		if out[i].Err != nil {
+			errs = append(errs, &PartitionError{out[i].TopicPartition, out[i].Err})
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// EndOffsets returns the high watermarks of all partitions of topics: where reading is up to date now.
+func (a *Admin) EndOffsets(ctx context.Context, topics ...string) (map[TopicPartition]int64, error) {
+	var tps []TopicPartition
+	for _, name := range topics {
+		meta, err := a.c.meta.topic(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for i := range meta.partitions {
+			tps = append(tps, TopicPartition{name, int32(i)}) //nolint:gosec // a topic has few partitions
+		}
+	}
+	infos, err := a.ListOffsets(ctx, Latest, tps...)
+	if err != nil {
+		return nil, err
+	}
+	ends := make(map[TopicPartition]int64, len(infos))
+	for _, info := range infos {
+		ends[info.TopicPartition] = info.HighWatermark
+	}
+	return ends, nil
+}
+
+func (a *Admin) partitionMeta(ctx context.Context, tp TopicPartition) (*topicMeta, error) {
+	meta, err := a.c.meta.topic(ctx, tp.Topic)
+	if err != nil {
+		return nil, err
+	}
+	if tp.Partition < 0 || int(tp.Partition) >= len(meta.partitions) {
+		return nil, fmt.Errorf("%w: %s, the topic has %d", ErrUnknownPartition, tp, len(meta.partitions))
+	}
+	return meta, nil
+}
+
+type offsetQuery struct {
+	tp    TopicPartition
+	id    TopicID
+	epoch int32
+	pos   Position
+}
+
+// listOffsets asks one broker once, and answers every query. A query without an answer has an error: no offset is ever made up.
+func (c *Client) listOffsets(ctx context.Context, leader int32, qs []offsetQuery) []OffsetInfo {
+	out := make([]OffsetInfo, len(qs))
+	for i, q := range qs {
+		out[i].TopicPartition = q.tp
+	}
+	fail := func(err error) []OffsetInfo {
+		for i := range out {
+			out[i] = OffsetInfo{TopicPartition: qs[i].tp, Err: err}
+		}
+		return out
+	}
+	address := c.meta.snapshot().address(leader)
+	if address == "" {
+		return fail(&Error{Code: codes.Unavailable, Message: fmt.Sprintf("the partition has no leader that can be reached (broker %d)", leader), retriable: true})
+	}
+	cc, err := c.conns.get(address, forControl)
+	if err != nil {
+		return fail(err)
+	}
+	req := &runnelv1.ListOffsetsRequest{Queries: make([]*runnelv1.OffsetQuery, len(qs))}
+	for i, q := range qs {
+		req.Queries[i] = &runnelv1.OffsetQuery{TopicId: q.id[:], Partition: q.tp.Partition, LeaderEpoch: q.epoch, At: q.pos.proto()}
+	}
+	rctx, cancel := c.request(ctx)
+	defer cancel()
+	r, err := runnelv1.NewConsumerClient(cc).ListOffsets(rctx, req)
+	if err != nil {
+		return fail(fromRPC(err))
+	}
+	if len(r.GetResults()) != len(qs) {
+		return fail(&Error{Code: codes.Unavailable, Message: fmt.Sprintf("%s answered %d of %d offset look-ups", address, len(r.GetResults()), len(qs)), retriable: true})
+	}
+	for i, res := range r.GetResults() {
+		if res.GetError() != nil {
+			e := itemError(res.GetError())
+			c.meta.hint(qs[i].tp.Topic, qs[i].id, qs[i].tp.Partition, e.leader)
+			out[i].Err = e
+			continue
+		}
+		out[i].Offset, out[i].LogStart, out[i].HighWatermark = res.GetOffset(), res.GetLogStartOffset(), res.GetHighWatermark()
+		if ms := res.GetTimestampMs(); ms >= 0 && qs[i].pos.kind == posTime {
+			out[i].Timestamp = time.UnixMilli(ms)
+		}
+	}
+	return out
+}
+
+func (p Position) proto() *runnelv1.Position {
+	switch p.kind {
+	case posLatest:
+		return &runnelv1.Position{At: &runnelv1.Position_Latest{Latest: true}}
+	case posOffset:
+		return &runnelv1.Position{At: &runnelv1.Position_Offset{Offset: p.value}}
+	case posTime:
+		return &runnelv1.Position{At: &runnelv1.Position_TimestampMs{TimestampMs: p.value}}
+	case posEarliest:
+	}
+	return &runnelv1.Position{At: &runnelv1.Position_Earliest{Earliest: true}}
+}
+
+// DeletedRecords is the outcome for one partition.
+type DeletedRecords struct {
+	TopicPartition
+	// LogStart is the partition's first offset now.
+	LogStart int64
+	Err      error
+}
+
+// DeleteRecords moves log starts forward to the given offsets; -1 stands for the high watermark. Partitions are asked at their
+// leaders. The error joins those of the results.
+func (a *Admin) DeleteRecords(ctx context.Context, topic string, before map[int32]int64) ([]DeletedRecords, error) {
+	meta, err := a.c.meta.topic(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("delete records: %w", err)
+	}
+	var out []DeletedRecords
+	groups := make(map[int32][]*runnelv1.DeleteRecordsTarget)
+	for _, n := range slices.Sorted(maps.Keys(before)) {
+		if n < 0 || int(n) >= len(meta.partitions) {
+			out = append(out, DeletedRecords{TopicPartition: TopicPartition{topic, n}, Err: fmt.Errorf("%w: the topic has %d", ErrUnknownPartition, len(meta.partitions))})
+			continue
+		}
+		leader := meta.partitions[n].leader
+		groups[leader] = append(groups[leader], &runnelv1.DeleteRecordsTarget{Partition: n, BeforeOffset: before[n]})
+	}
+	snap := a.c.meta.snapshot()
+	for leader, targets := range groups {
+		address := snap.address(leader)
+		if address == "" {
+			for _, t := range targets {
+				out = append(out, DeletedRecords{TopicPartition: TopicPartition{topic, t.GetPartition()}, Err: fmt.Errorf("%w: no leader", ErrUnavailable)})
+			}
+			continue
+		}
+		r, err := call(ctx, a, address, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DeleteRecordsResponse, error) {
+			return api.DeleteRecords(ctx, &runnelv1.DeleteRecordsRequest{Topic: topic, TopicId: meta.id[:], Targets: targets})
+		})
+		if err != nil {
+			for _, t := range targets {
+				out = append(out, DeletedRecords{TopicPartition: TopicPartition{topic, t.GetPartition()}, Err: err})
+			}
+			continue
+		}
+		for _, res := range r.GetResults() {
+			out = append(out, DeletedRecords{
+				TopicPartition: TopicPartition{topic, res.GetPartition()}, LogStart: res.GetLogStartOffset(), Err: fromItem(res.GetError()),
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b DeletedRecords) int { return int(a.Partition - b.Partition) })
+	errs := make([]error, 0, len(out))
+	for _, res := range out {
+		if res.Err != nil {
+			errs = append(errs, &PartitionError{res.TopicPartition, res.Err})
+		}
+	}
+	return out, errors.Join(errs...)
+}
