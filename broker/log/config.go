@@ -21,7 +21,7 @@ const (
 
 // Config is what a topic's configuration means to one log. Zero values are not defaults: start from DefaultConfig.
 type Config struct {
-	// SegmentBytes rolls the active segment before it would exceed this size. Range: 1 KiB to 2 GiB-1.
+	// SegmentBytes rolls the active segment before it would exceed this size. Range: 256 bytes to 2 GiB-1.
 	SegmentBytes int64
 	// SegmentAge rolls the active segment at the first append this long after its first one. > 0.
 	SegmentAge time.Duration
@@ -65,7 +65,7 @@ func DefaultConfig() Config {
 }
 
 const (
-	minSegmentBytes = 1 << 10
+	minSegmentBytes = 256
 	maxBatchBytes   = 16 << 20
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"runnel.dev/runnel/broker/segment"
@@ -13,6 +14,44 @@ import (
 	"runnel.dev/runnel/record"
 	"runnel.dev/runnel/record/index"
 )
+
+// IsFile tells whether a name in a partition directory is that of a file that a log keeps beside its segments.
+func IsFile(name string) bool {
+	switch strings.TrimSuffix(name, tmpSuffix) {
+	case MetaFile, epochsName, cleanName:
+		return true
+	}
+	return false
+}
+
+// VerifyFile checks one of the small files of a partition directory, a producer snapshot included: frame, checksum,
+// version and content. A *CorruptError or ErrVersion says what is wrong; a temporary file that a crash left is fine.
+// Reads only.
+func VerifyFile(fsys vfs.FS, path string) error {
+	name := filepath.Base(path)
+	if strings.HasSuffix(name, tmpSuffix) {
+		return nil
+	}
+	if base, ext, ok := segment.ParseFileName(name); ok && ext == segment.ExtSnapshot {
+		_, err := readSnapshot(fsys, filepath.Dir(path), base)
+		return err
+	}
+	b, err := readFile(fsys, path)
+	if err != nil {
+		return err
+	}
+	switch name {
+	case MetaFile:
+		_, err = decodeMeta(path, b)
+	case epochsName:
+		_, err = decodeEpochs(path, b)
+	case cleanName:
+		_, err = decodeClean(path, b)
+	default:
+		err = fmt.Errorf("%s is not a file of a log", path)
+	}
+	return err
+}
 
 // DumpOptions select what DumpSegment prints.
 type DumpOptions struct {
