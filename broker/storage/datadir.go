@@ -19,7 +19,7 @@ const lockName = "lock"
 var rootFiles = map[string]bool{
 	metaName: true, lockName: true, journalName: true, stopsName: true, cleanName: true, positionName: true,
 	positionName + tmpSuffix: true,
-	metaName + tmpSuffix: true, journalName + tmpSuffix: true, stopsName + tmpSuffix: true, cleanName + tmpSuffix: true,
+	metaName + tmpSuffix:     true, journalName + tmpSuffix: true, stopsName + tmpSuffix: true, cleanName + tmpSuffix: true,
 }
 
 // dataDir is a locked data directory whose identity was checked.

@@ -228,7 +228,7 @@ func isUnfinished(fsys vfs.FS, dir string) (bool, error) {
 	}
 	for _, e := range entries {
 		_, ext, inSegment := segment.ParseFileName(e.Name)
-		if e.Name == log.MetaFile || ext == segment.ExtLog && e.Size > 0 || !inSegment && !log.IsSmallFile(e.Name) {
+		if e.Name == log.MetaFile || ext == segment.ExtLog && e.Size > 0 || !inSegment && !log.IsFile(e.Name) {
 			return false, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/internal/ids"
+	"runnel.dev/runnel/internal/vfs"
 )
 
 // TopicInfo is the copy of a topic's record that each partition directory carries.
@@ -103,7 +104,7 @@ func (s *Store) openConfig(dir string, m log.Meta) (log.OpenConfig, error) {
 
 // diskFault stops the store when the device itself failed. What was to be made durable was not acknowledged.
 func (s *Store) diskFault(err error) error {
-	if errors.Is(err, log.ErrIO) {
+	if vfs.IsIO(err) {
 		return s.syncer.fail("a partition directory", err)
 	}
 	return err

@@ -246,7 +246,7 @@ func (s *Store) makeCopy(ctx context.Context, plan RecoverPlan, m log.Meta, to s
 		return err
 	}
 	for _, e := range entries {
-		if log.IsSmallFile(e.Name) && e.Name != log.MetaFile && e.Name != log.EpochsFile {
+		if log.IsFile(e.Name) && e.Name != log.MetaFile && e.Name != "epochs" {
 			if err := s.fsys.Remove(filepath.Join(to, e.Name)); err != nil {
 				return err
 			}

@@ -180,12 +180,11 @@ func (v *verifier) root(found contents) error {
 	if err := v.fault(path(metaName), err); err != nil {
 		return err
 	}
-	_, stopsErr := readStops(v.fsys, v.dir)
-	_, positionErr := LoadPosition(v.fsys, v.dir)
-	for name, err := range map[string]error{stopsName: stopsErr, positionName: positionErr} {
-		if err := v.fault(path(name), err); err != nil {
-			return err
-		}
+	if _, err := readStops(v.fsys, v.dir); v.fault(path(stopsName), err) != nil {
+		return err
+	}
+	if _, err := LoadPosition(v.fsys, v.dir); v.fault(path(positionName), err) != nil {
+		return err
 	}
 	seal, err := readClean(v.fsys, v.dir)
 	if err := v.fault(path(cleanName), err); err != nil {

@@ -38,10 +38,10 @@ func (v *verifier) partition(ctx context.Context, k partitionKey, dir string) er
 		path := filepath.Join(dir, e.Name)
 		base, ext, ok := segment.ParseFileName(e.Name)
 		switch {
-		case e.IsDir || !ok && !log.IsSmallFile(e.Name):
+		case e.IsDir || !ok && !log.IsFile(e.Name):
 			v.note(path, "not a file of Runnel's")
 		case !ok || ext == segment.ExtSnapshot:
-			if err := v.fault(path, log.VerifySmallFile(v.fsys, path)); err != nil {
+			if err := v.fault(path, log.VerifyFile(v.fsys, path)); err != nil {
 				return err
 			}
 		case ext == segment.ExtLog:
