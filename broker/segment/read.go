@@ -43,7 +43,8 @@ func (s *Segment) locate(h *handle, offset int64, maxBytes int, upTo int64) (Ran
 	}
 	defer w.done()
 	if hd.NextOffset() > upTo {
-		return Range{First: offset, Next: offset}, nil
+		// Offsets to read up to are ends of batches, so this is a batch that is not complete yet, or a damaged header.
+		return Range{First: offset, Next: offset}, s.check(h, hd, pos)
 	}
 	r := Range{Position: pos, Len: hd.Size(), First: hd.BaseOffset, Next: hd.NextOffset()}
 	target := pos + int64(maxBytes)
@@ -104,6 +105,15 @@ func (s *Segment) seek(h *handle, offset, limit int64) (walker, record.Header, i
 		w.done()
 	}
 	return w, hd, pos, err
+}
+
+// check verifies the checksum of one batch.
+func (s *Segment) check(h *handle, hd record.Header, pos int64) error {
+	if hd.BaseOffset >= s.End() {
+		return nil
+	}
+	_, _, err := Scan(h.f, s.base, pos, pos+int64(hd.Size()), hd.BaseOffset, func(record.Header, []byte, int64) error { return nil })
+	return err
 }
 
 var errIndexLies = errors.New("index entry contradicts the batch at its position")

@@ -68,6 +68,10 @@ func (w *walker) next() (record.Header, int64, error) {
 	if h.LastOffsetDelta < 0 || h.BaseOffset < w.s.base || pos+int64(h.Size()) > w.limit {
 		return h, pos, w.corrupt("batch of %d bytes, %d offsets from %d does not fit", h.Size(), int64(h.LastOffsetDelta)+1, h.BaseOffset)
 	}
+	// A batch is published as a whole: one that begins below the end lies below it.
+	if end := w.s.End(); h.BaseOffset < end && h.NextOffset() > end {
+		return h, pos, w.corrupt("batch from %d to %d reaches beyond the end %d", h.BaseOffset, h.LastOffset(), end)
+	}
 	w.pos, w.want = pos+int64(h.Size()), h.NextOffset()
 	return h, pos, nil
 }
