@@ -7,6 +7,8 @@ GO = go
 # More flags for go test, e.g. make test TESTFLAGS='-run TestAppend -v' PKG=./broker/log
 TESTFLAGS =
 PKG = ./...
+# More flags for golangci-lint, e.g. make lint LINTFLAGS=--fix
+LINTFLAGS =
 # How long each fuzz target runs: a time, or a number of executions such as 10000x.
 FUZZTIME = 30s
 # More flags for the programs behind the targets of these names.
@@ -70,7 +72,7 @@ bench: bin-runnel ## Measure against the targets and print the table
 
 .PHONY: lint
 lint: ## Lint Go and protobuf sources
-	@tool=$$(hack/tools/bin.sh golangci-lint) && "$$tool/golangci-lint" run $(PKG)
+	@tool=$$(hack/tools/bin.sh golangci-lint) && "$$tool/golangci-lint" run --allow-serial-runners $(LINTFLAGS) $(PKG)
 	@tool=$$(hack/tools/bin.sh buf) && cd api && "$$tool/buf" lint && "$$tool/buf" format --diff --exit-code
 
 .PHONY: fmt
