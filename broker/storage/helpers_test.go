@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -135,6 +136,15 @@ func (e *storeEnv) create(n int32) *log.Log {
 
 // appendOne appends a batch with one record that says text, and returns the offset behind it.
 func appendOne(l *log.Log, epoch int32, text string) (int64, error) {
+	return appendBatch(l, epoch, text, testStart)
+}
+
+// appendAt appends at another time.
+func appendAt(l *log.Log, text string, now time.Time) (int64, error) {
+	return appendBatch(l, max(l.LatestEpoch(), 0), text, now)
+}
+
+func appendBatch(l *log.Log, epoch int32, text string, now time.Time) (int64, error) {
 	b := record.NewBuilder(record.CodecNone)
 	b.Append(testStart.UnixMilli(), []byte("k"), []byte(text), nil)
 	raw, err := b.Build(nil)
@@ -145,7 +155,7 @@ func appendOne(l *log.Log, epoch int32, text string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	a, err := l.Append(raw, h, epoch, testStart)
+	a, err := l.Append(raw, h, epoch, now)
 	return a.End, err
 }
 

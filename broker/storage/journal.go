@@ -53,24 +53,26 @@ func newJournal(fsys vfs.FS, dir string, id ids.StorageID, rotateBytes int64, se
 	return j, nil
 }
 
-// rotateLocked replaces the file by a snapshot. On an error the old file stays in use.
+// rotateLocked replaces the file by a snapshot. On an error before the rename the old file stays in use; after it the journal has
+// failed.
 func (j *journal) rotateLocked() error {
 	path := filepath.Join(j.dir, journalName)
 	content, sequence := appendFrames(encodeJournalHeader(j.storageID, j.mu.sequence+1), j.mu.sequence+1, j.mu.state.records())
 	if err := writeSynced(j.fsys, path+tmpSuffix, content); err != nil {
 		return fmt.Errorf("writing a new journal: %w", err)
 	}
-	f, err := j.fsys.OpenRW(path + tmpSuffix)
-	if err != nil {
-		return fmt.Errorf("opening the new journal: %w", err)
-	}
 	if err := j.fsys.Rename(path+tmpSuffix, path); err != nil {
-		return errors.Join(fmt.Errorf("renaming the new journal: %w", err), f.Close())
+		return fmt.Errorf("renaming the new journal: %w", err)
 	}
-	if err := j.fsys.SyncDir(j.dir); err != nil {
-		// Which of the two files the name leads to after a crash is not known, so neither may be written.
-		j.mu.failed = fmt.Errorf("syncing the directory of the journal: %w", err)
-		return errors.Join(j.mu.failed, f.Close())
+	err := j.fsys.SyncDir(j.dir)
+	var f vfs.File
+	if err == nil {
+		f, err = j.fsys.OpenRW(path)
+	}
+	if err != nil {
+		// The old file has lost its name, and whether the new one has it after a crash is not known: neither may be written.
+		j.mu.failed = fmt.Errorf("replacing the journal: %w", err)
+		return j.mu.failed
 	}
 	if j.mu.file != nil {
 		err = j.mu.file.Close() // its content is in the new file; an error loses nothing
