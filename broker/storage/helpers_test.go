@@ -171,39 +171,44 @@ func mustAppend(t testing.TB, l *log.Log, text string) int64 {
 // texts reads the values of all records from the log's start to its end.
 func texts(t testing.TB, l *log.Log) []string {
 	t.Helper()
+	out, err := readTexts(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func readTexts(l *log.Log) ([]string, error) {
 	var out []string
 	buf := make([]byte, 1<<20)
 	for at, end := l.LogStart(), l.End(); at < end; {
 		n, next, err := l.Read(at, len(buf), end, buf)
 		if err != nil {
-			t.Fatalf("reading offset %d: %v", at, err)
+			return out, fmt.Errorf("reading offset %d: %w", at, err)
 		}
 		for rest := buf[:n]; len(rest) > 0; {
 			h, err := record.ParseHeader(rest)
 			if err != nil {
-				t.Fatal(err)
+				return out, err
 			}
-			out = append(out, valuesOf(t, rest[:h.Size()])...)
+			if out, err = appendValues(out, rest[:h.Size()]); err != nil {
+				return out, err
+			}
 			rest = rest[h.Size():]
 		}
 		at = next
 	}
-	return out
+	return out, nil
 }
 
-func valuesOf(t testing.TB, batch []byte) []string {
-	t.Helper()
-	var out []string
+func appendValues(out []string, batch []byte) ([]string, error) {
 	var r record.Reader
 	if err := r.Reset(batch); err != nil {
-		t.Fatal(err)
+		return out, err
 	}
 	var rec record.Record
 	for r.Next(&rec) {
 		out = append(out, string(rec.Value))
 	}
-	if r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	return out
+	return out, r.Err()
 }
