@@ -72,11 +72,7 @@ func (l *Log) writeClean() error {
 	if err := s.FlushIndex(); err != nil {
 		return err
 	}
-	f, err := l.writeSnapshot(l.end.Load())
-	if err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
+	if err := l.snapshotAtClose(s); err != nil {
 		return err
 	}
 	if err := l.checkpointEpochs(false); err != nil {
@@ -98,6 +94,22 @@ func (l *Log) writeClean() error {
 	}
 	_, err = m.WriteAt(encodeClean(c), 0)
 	return errors.Join(err, m.Close())
+}
+
+// snapshotAtClose writes the producer state at the end. An empty active segment has a snapshot at its base already; it
+// is durable, and may be all that is left of producers whose segments were deleted, so it must not be written over
+// without a sync.
+func (l *Log) snapshotAtClose(active *segment.Segment) error {
+	if active.Size() == 0 {
+		if _, err := readSnapshot(l.fs, l.dir, active.Base()); err == nil {
+			return nil
+		}
+	}
+	f, err := l.writeSnapshot(l.end.Load())
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // dropClean removes the marker before the first change. Needs appendMu.

@@ -47,7 +47,8 @@ func (g lineage) before(end int64) lineage {
 	return slices.Clone(g[:n])
 }
 
-// from returns the lineage of the offsets at and above start: what moving the log start leaves.
+// from returns the lineage of the offsets at and above start: what deleting segments leaves. start is the base of the
+// first segment and not the log start, which may lie behind batches that are still in the file.
 func (g lineage) from(start int64) lineage {
 	i := sort.Search(len(g), func(i int) bool { return g[i].Start > start })
 	return slices.Clone(g[max(0, i-1):])

@@ -191,7 +191,7 @@ func (h *testHost) recovered() Recovered {
 
 // env is one log with its host, disk and clock.
 type env struct {
-	t    testing.TB
+	t    tester
 	fs   vfs.FS
 	clk  *clock.Fake
 	host *testHost
@@ -271,11 +271,18 @@ func (e *env) closeAll() {
 	e.host.close()
 }
 
-func must(t testing.TB, err error) {
+func must(t tester, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// tester is what helpers need of *testing.T, *testing.B and *rapid.T.
+type tester interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }
 
 type producerTag struct {
@@ -287,7 +294,7 @@ type producerTag struct {
 var noProducer = producerTag{id: -1, epoch: -1, seq: -1}
 
 // batch builds a batch of n records with values made of text.
-func batch(t testing.TB, n int, ts int64, p producerTag, text string) []byte {
+func batch(t tester, n int, ts int64, p producerTag, text string) []byte {
 	t.Helper()
 	b := record.NewBuilder(record.CodecNone)
 	for i := range n {
@@ -301,7 +308,7 @@ func batch(t testing.TB, n int, ts int64, p producerTag, text string) []byte {
 	return out
 }
 
-func header(t testing.TB, b []byte) record.Header {
+func header(t tester, b []byte) record.Header {
 	t.Helper()
 	h, err := record.ParseHeader(b)
 	must(t, err)

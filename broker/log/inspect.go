@@ -21,7 +21,7 @@ func IsFile(name string) bool {
 	case MetaFile, epochsName, cleanName:
 		return true
 	}
-	return false
+	return isSnapshotTmp(name)
 }
 
 // VerifyFile checks one of the small files of a partition directory, a producer snapshot included: frame, checksum,

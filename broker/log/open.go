@@ -112,7 +112,7 @@ func listDir(fsys vfs.FS, dir string) (dirFiles, error) {
 			d.segments[i].timeEntries = int(e.Size / index.TimeEntrySize)
 			found[i] += 1 + int(e.Size%index.TimeEntrySize)*2
 		case e.Name == MetaFile || e.Name == epochsName || e.Name == cleanName:
-		case e.Name == MetaFile+tmpSuffix || e.Name == epochsName+tmpSuffix:
+		case e.Name == MetaFile+tmpSuffix || e.Name == epochsName+tmpSuffix || isSnapshotTmp(e.Name):
 			d.stray = append(d.stray, e.Name)
 		default:
 			d.foreign = append(d.foreign, e.Name)
@@ -207,6 +207,13 @@ func (l *Log) completeIndexes(d dirFiles, rep *Report) error {
 		rep.RebuiltIndexes++
 	}
 	return nil
+}
+
+// isSnapshotTmp recognises the temporary form of a snapshot.
+func isSnapshotTmp(name string) bool {
+	name, tmp := strings.CutSuffix(name, tmpSuffix)
+	_, ext, ok := segment.ParseFileName(name)
+	return tmp && ok && ext == segment.ExtSnapshot
 }
 
 // isMissing tells whether err says that a file does not exist.

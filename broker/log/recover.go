@@ -41,7 +41,11 @@ func (l *Log) recover(ctx context.Context, d dirFiles, rec Recovered, g lineage,
 	}
 	stray := d.stray
 	for len(r.files) > 1 && r.files[1].base <= r.rec.LogStart {
-		// Below the log start that was journaled before a crash: only the unlinking was left to do.
+		// Below the log start that was journaled before a crash: only the unlinking was left to do. Unless this segment
+		// alone tells of its producers, because the roll behind it was not synced.
+		if _, err := readSnapshot(l.fs, l.dir, r.files[1].base); err != nil {
+			break
+		}
 		name := func(ext string) string { return segment.FileName(r.files[0].base, ext) }
 		stray = append(stray, name(segment.ExtTimeIndex), name(segment.ExtIndex), name(segment.ExtSnapshot), name(segment.ExtLog))
 		r.files = r.files[1:]
@@ -258,6 +262,9 @@ func (r *recovery) settle(i int, active bool) error {
 		}
 	} else {
 		s.Unseal()
+		if err := s.TrimIndex(); err != nil {
+			return err
+		}
 	}
 	cut := r.files[i].size > s.Size()
 	if !cut && r.rewrite[i-r.first] >= s.Size() {
@@ -315,7 +322,7 @@ func (r *recovery) startOver(stray []string) error {
 func (r *recovery) publish(end int64) error {
 	l := r.l
 	start := max(r.rec.LogStart, l.segments()[0].Base())
-	g := r.epochs.upTo(end).from(start)
+	g := r.epochs.upTo(end).from(l.segments()[0].Base())
 	l.logStart.Store(start)
 	l.epochs.Store(&g)
 	l.hw.Store(max(start, min(r.rec.HighWatermark, end)))

@@ -140,10 +140,15 @@ func (l *Log) DeleteRecords(ctx context.Context, before int64) (newStart int64, 
 
 // moveStart raises the log start. Needs startMu.
 //
-// Crash windows: until the journal has the new start, durably, nothing has changed. From then on a restart begins at
+// Crash windows: first the segment that becomes the first one, and its producer snapshot, are made durable. Until the journal has the new start, durably, nothing has changed. From then on a restart begins at
 // the new start and removes the segments below it. Files are unlinked last, when no reader can be told of them any
 // more; readers that pin one keep it.
 func (l *Log) moveStart(ctx context.Context, start int64) error {
+	if s := find(l.segments(), start); s != nil && s != l.segments()[0] {
+		if err := l.keepSnapshot(s.Base()); err != nil {
+			return fmt.Errorf("producer snapshot at %d: %w", s.Base(), diskError(err))
+		}
+	}
 	e := l.JournalEntry()
 	e.LogStart = start
 	if err := l.journal(ctx, e); err != nil {
@@ -156,7 +161,7 @@ func (l *Log) moveStart(ctx context.Context, start int64) error {
 		n++
 	}
 	kept := append([]*segment.Segment(nil), segs[n:]...)
-	g := (*l.epochs.Load()).from(start)
+	g := (*l.epochs.Load()).from(kept[0].Base())
 	l.logStart.Store(start)
 	l.epochs.Store(&g)
 	l.segs.Store(&kept)

@@ -14,8 +14,9 @@ import (
 
 // Truncate removes everything from offset to on: the end becomes the base offset of the batch that holds to. The
 // flushed offset and the high watermark go down with it, and whatever was captured before the call is void
-// (TruncationGen). *OutOfRangeError below the log start; nothing happens at or above the end. Blocks for the journal
-// and the disk; appends and log-start moves wait.
+// (TruncationGen). *OutOfRangeError if the new end would lie below the log start, which may be in the middle of a batch:
+// such a log has to be created anew. Nothing happens at or above the end. Blocks for the journal and the disk; appends
+// and log-start moves wait.
 //
 // Crash windows, in order:
 //  1. the journal gets the lower bound, durably: a crash before leaves the log as it was, a crash after leaves a log
@@ -45,6 +46,9 @@ func (l *Log) Truncate(ctx context.Context, to int64) error {
 	to, err := l.boundary(to)
 	if err != nil {
 		return l.readFailed(err)
+	}
+	if to < start {
+		return &OutOfRangeError{Asked: to, Earliest: start, Latest: end}
 	}
 	// Odd while readers may meet bytes that disappear; even again when memory and files agree.
 	l.truncations.Add(1)
@@ -182,56 +186,13 @@ func (l *Log) removeSnapshotsAbove(to int64) error {
 	return nil
 }
 
-// rebuildProducers loads the newest usable snapshot at or below the end and walks the batches behind it. Needs appendMu.
+// rebuildProducers makes the producer state at the end anew. Needs appendMu.
 func (l *Log) rebuildProducers() error {
-	entries, err := l.fs.ReadDir(l.dir)
-	if err != nil {
-		return err
+	ps, err := l.producersAt(l.end.Load())
+	if err == nil {
+		l.w.producers = ps
 	}
-	ps, from := newProducers(), l.segments()[0].Base()
-	for i := len(entries) - 1; i >= 0; i-- {
-		base, ext, ok := segment.ParseFileName(entries[i].Name)
-		if !ok || ext != segment.ExtSnapshot || base > l.end.Load() || base < from {
-			continue
-		}
-		states, err := readSnapshot(l.fs, l.dir, base)
-		if err != nil {
-			l.lg.Warn("producer snapshot is not usable, an older one serves", "dir", l.dir, "offset", base, "error", err)
-			continue
-		}
-		ps, from = importProducers(states), base
-		break
-	}
-	now := l.clk.Now().UnixMilli()
-	for _, s := range l.segments() {
-		if s.End() <= from {
-			continue
-		}
-		err := s.Walk(max(from, s.Base()), func(h record.Header, _ int64) error {
-			if h.BaseOffset >= from {
-				ps.add(h, now)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	l.w.producers = ps
-	return nil
-}
-
-func readSnapshot(fsys vfs.FS, dir string, offset int64) ([]ProducerState, error) {
-	name := segment.Path(dir, offset, segment.ExtSnapshot)
-	b, err := readFile(fsys, name)
-	if err != nil {
-		return nil, err
-	}
-	at, states, err := decodeSnapshot(name, b)
-	if err == nil && at != offset {
-		err = &CorruptError{File: name, Offset: offset, Detail: fmt.Sprintf("snapshot of offset %d", at)}
-	}
-	return states, err
+	return err
 }
 
 func removeIfThere(fsys vfs.FS, name string) error {

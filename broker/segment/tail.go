@@ -116,6 +116,15 @@ func (s *Segment) FlushIndex() error {
 	return nil
 }
 
+// TrimIndex cuts the index files behind the entries that still count, after a rebuild that kept only the first ones.
+func (s *Segment) TrimIndex() error {
+	t := s.tail.Load()
+	if err := writeIndex(s.fs, s.path(ExtIndex), nil, int64(t.fileOffsets)*index.OffsetEntrySize, nil); err != nil {
+		return err
+	}
+	return writeIndex(s.fs, s.path(ExtTimeIndex), nil, int64(t.fileTimes)*index.TimeEntrySize, nil)
+}
+
 // writeIndex writes b at pos of the file, which it creates if need be, and cuts off whatever lies behind. If keep is
 // not nil the open file is appended to it instead of being closed, so that it can be synced.
 func writeIndex(fsys vfs.FS, name string, b []byte, pos int64, keep *[]vfs.File) error {
