@@ -16,6 +16,7 @@ import (
 type Partition struct {
 	log  *log.Log
 	clk  clock.Clock
+	gate func() error
 	role atomic.Pointer[role]
 
 	// produceMu makes append and queueing one step, so that both have the same order.
@@ -27,9 +28,13 @@ type Partition struct {
 	wakers wakers
 }
 
-// New returns the partition of l. It follows nobody and leads nothing until SetRole.
-func New(l *log.Log, clk clock.Clock) *Partition {
-	p := &Partition{log: l, clk: clk, wokenAt: l.HighWatermark()}
+// New returns the partition of l. It follows nobody and leads nothing until SetRole. gate is asked before each append and refuses it
+// with an error, e.g. while the disk is full; it must not block. Nil: nothing is refused.
+func New(l *log.Log, clk clock.Clock, gate func() error) *Partition {
+	if gate == nil {
+		gate = func() error { return nil }
+	}
+	p := &Partition{log: l, clk: clk, gate: gate, wokenAt: l.HighWatermark()}
 	p.role.Store(&role{Role: Role{LeaderID: -1}})
 	l.OnFlushed(func(int64) {
 		if p.settle() {
@@ -107,6 +112,10 @@ func (p *Partition) append(b *Produce) (w waiting, done bool) {
 	}
 	if !b.AcksLeader && int32(len(r.ISR)) < r.MinISR { //nolint:gosec // a handful of replicas
 		w.result = refused(fmt.Errorf("%w: %d in sync, %d needed", ErrNotEnoughReplicas, len(r.ISR), r.MinISR))
+		return w, true
+	}
+	if err := p.gate(); err != nil {
+		w.result = refused(err)
 		return w, true
 	}
 	a, err := p.log.Append(b.Batch, b.Header, r.Epoch, p.clk.Now())

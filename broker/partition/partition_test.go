@@ -63,7 +63,7 @@ func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, host: partitiontest.NewHost(t, clock.NewFake(start))}
 	f.log = f.host.Log(ids.NewTopicID(), 3, log.DefaultConfig())
-	f.p = partition.New(f.log, f.host.Clock)
+	f.p = partition.New(f.log, f.host.Clock, nil)
 	f.lead(1)
 	return f
 }

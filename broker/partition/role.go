@@ -17,6 +17,8 @@ type Role struct {
 	Replicas, ISR []int32
 	// MinISR is how many in-sync replicas an append needs.
 	MinISR int32
+	// Damage, when set, is why this broker cannot lead with what it has; requests are told that instead of who leads.
+	Damage error
 }
 
 // role is the snapshot that requests look at.
@@ -32,6 +34,8 @@ func (r *role) admit(epoch int32) error {
 	switch {
 	case r.closed != nil:
 		return r.closed
+	case r.Damage != nil:
+		return r.Damage
 	case epoch > r.Epoch:
 		return &UnknownEpochError{Asked: epoch, Known: r.Epoch}
 	case !r.Leading || epoch >= 0 && epoch < r.Epoch:

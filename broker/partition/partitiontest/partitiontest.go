@@ -111,7 +111,7 @@ func (h *Host) Log(id ids.TopicID, number int32, cfg log.Config) *log.Log {
 // Leader makes a partition that broker leads in epoch 1, alone.
 func (h *Host) Leader(id ids.TopicID, number, broker int32, cfg log.Config) *partition.Partition {
 	h.t.Helper()
-	p := partition.New(h.Log(id, number, cfg), h.Clock)
+	p := partition.New(h.Log(id, number, cfg), h.Clock, nil)
 	role := partition.Role{Leading: true, LeaderID: broker, Epoch: 1, Replicas: []int32{broker}, ISR: []int32{broker}, MinISR: 1}
 	if err := p.SetRole(role); err != nil {
 		h.t.Fatal(err)

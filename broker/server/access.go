@@ -1,0 +1,54 @@
+package server
+
+import runnelv1 "runnel.dev/runnel/api/runnel/v1"
+
+// operation is what a call does to what; authorization decides by it.
+type operation string
+
+// The operations.
+const (
+	opWrite    operation = "write"    // append to topics
+	opRead     operation = "read"     // read records of topics
+	opDescribe operation = "describe" // see topics, brokers, offsets
+	opAlter    operation = "alter"    // change topics and their records
+	opAdmin    operation = "admin"    // touch what is damaged
+	opPublic   operation = "public"   // health and reflection
+)
+
+// calls lists every call of every service that a listener offers, with its operation. A call that is missing here does not pass the
+// test that compares the list with the service descriptors, and is refused at run time.
+var calls = map[string]operation{
+	runnelv1.Producer_Produce_FullMethodName:      opWrite,
+	runnelv1.Producer_Publish_FullMethodName:      opWrite,
+	runnelv1.Producer_InitProducer_FullMethodName: opWrite,
+
+	runnelv1.Consumer_Fetch_FullMethodName:       opRead,
+	runnelv1.Consumer_Subscribe_FullMethodName:   opRead,
+	runnelv1.Consumer_ListOffsets_FullMethodName: opDescribe,
+
+	runnelv1.Metadata_Watch_FullMethodName: opDescribe,
+
+	runnelv1.Admin_CreateTopic_FullMethodName:        opAlter,
+	runnelv1.Admin_UpdateTopic_FullMethodName:        opAlter,
+	runnelv1.Admin_DeleteTopic_FullMethodName:        opAlter,
+	runnelv1.Admin_ListTopics_FullMethodName:         opDescribe,
+	runnelv1.Admin_DescribeTopic_FullMethodName:      opDescribe,
+	runnelv1.Admin_DeleteRecords_FullMethodName:      opAlter,
+	runnelv1.Admin_DescribeCluster_FullMethodName:    opDescribe,
+	runnelv1.Admin_DescribePartitions_FullMethodName: opDescribe,
+	runnelv1.Admin_RecoverPartition_FullMethodName:   opAdmin,
+
+	"/grpc.health.v1.Health/Check":                                   opPublic,
+	"/grpc.health.v1.Health/List":                                    opPublic,
+	"/grpc.health.v1.Health/Watch":                                   opPublic,
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      opPublic,
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": opPublic,
+}
+
+// listed refuses a call that nobody decided about.
+func listed(method string) error {
+	if _, ok := calls[method]; !ok {
+		return errUnlisted
+	}
+	return nil
+}

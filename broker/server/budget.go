@@ -1,0 +1,47 @@
+package server
+
+import (
+	"context"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// overhead is what one request in flight costs beside its bytes.
+const overhead = 512
+
+// budget bounds bytes in flight. Whoever wants more waits its turn, and does not read from its stream meanwhile.
+type budget struct {
+	sem  *semaphore.Weighted
+	size int64
+	used atomic.Int64
+}
+
+func newBudget(size int64) *budget { return &budget{sem: semaphore.NewWeighted(size), size: size} }
+
+// cost is what a batch is charged: never more than the whole budget, so that a large batch waits for an empty one.
+func (b *budget) cost(n int) int64 { return min(int64(n)+overhead, b.size) }
+
+// acquire waits for room or for ctx.
+func (b *budget) acquire(ctx context.Context, n int) error {
+	if err := b.sem.Acquire(ctx, b.cost(n)); err != nil {
+		return err
+	}
+	b.used.Add(b.cost(n))
+	return nil
+}
+
+func (b *budget) release(n int) {
+	b.used.Add(-b.cost(n))
+	b.sem.Release(b.cost(n))
+}
+
+// throttleMS is how long clients are asked to wait: nothing until the budget is nearly used up.
+func (b *budget) throttleMS() int64 {
+	const most = 100
+	used := b.used.Load()
+	if used <= b.size-b.size/10 {
+		return 0
+	}
+	return most * (used - (b.size - b.size/10)) / max(b.size/10, 1)
+}

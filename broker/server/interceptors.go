@@ -1,0 +1,47 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// unary gives a call a deadline, survives its panic, and turns its error into an answer.
+func (l *listener) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	begin := l.cfg.Clock.Now()
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.limits.UnaryTimeout)
+		defer cancel()
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			resp, err = nil, l.status(l.panicked(r))
+		}
+		l.metrics.requests.WithLabelValues(info.FullMethod, status.Code(err).String()).Inc()
+		l.metrics.seconds.WithLabelValues(info.FullMethod).Observe(l.cfg.Clock.Since(begin).Seconds())
+	}()
+	if err := listed(info.FullMethod); err != nil {
+		return nil, l.status(err)
+	}
+	resp, err = handler(ctx, req)
+	return resp, l.status(err)
+}
+
+// stream survives a stream's panic and turns its error into an answer.
+func (l *listener) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	open := l.metrics.streams.WithLabelValues(info.FullMethod)
+	open.Inc()
+	defer func() {
+		if r := recover(); r != nil {
+			err = l.status(l.panicked(r))
+		}
+		open.Dec()
+		l.metrics.requests.WithLabelValues(info.FullMethod, status.Code(err).String()).Inc()
+	}()
+	if err := listed(info.FullMethod); err != nil {
+		return l.status(err)
+	}
+	return l.status(handler(srv, ss))
+}

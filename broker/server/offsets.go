@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/partition"
+)
+
+// ListOffsets implements runnelv1.ConsumerServer.
+func (l *listener) ListOffsets(ctx context.Context, req *runnelv1.ListOffsetsRequest) (*runnelv1.ListOffsetsResponse, error) {
+	if err := count("queries", len(req.GetQueries())); err != nil {
+		return nil, err
+	}
+	resp := &runnelv1.ListOffsetsResponse{ThrottleMs: l.budget.throttleMS()}
+	for _, q := range req.GetQueries() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		r := &runnelv1.OffsetResult{TopicId: q.GetTopicId(), Partition: q.GetPartition(), Offset: -1, TimestampMs: -1, LeaderEpoch: -1}
+		if err := l.listOffset(q, r); err != nil {
+			r.Error = l.item(err)
+		}
+		resp.Results = append(resp.Results, r)
+	}
+	return resp, nil
+}
+
+func (l *listener) listOffset(q *runnelv1.OffsetQuery, r *runnelv1.OffsetResult) error {
+	id, err := topicID(q.GetTopicId())
+	if err != nil {
+		return err
+	}
+	if q.GetPartition() < 0 {
+		return invalid("partition", q.GetPartition(), "0 or more")
+	}
+	p, err := l.cfg.Partitions.Lookup(id, q.GetPartition())
+	if err != nil {
+		return partitionFault(err)
+	}
+	lim, err := p.Limits(q.GetLeaderEpoch())
+	if err != nil {
+		return err
+	}
+	r.LeaderEpoch, r.LogStartOffset, r.HighWatermark = lim.LeaderEpoch, lim.LogStart, lim.HighWatermark
+	r.Offset, r.TimestampMs, err = position(p, lim, q.GetAt())
+	return err
+}
+
+// position resolves a place in a partition; the timestamp is -1 unless it was looked up by time. Without a place: the log start.
+func position(p *partition.Partition, lim partition.Limits, at *runnelv1.Position) (offset, timestamp int64, err error) {
+	switch at := at.GetAt().(type) {
+	case nil, *runnelv1.Position_Earliest:
+		return lim.LogStart, -1, nil
+	case *runnelv1.Position_Latest:
+		offset, err = p.Latest(-1)
+		return offset, -1, err
+	case *runnelv1.Position_Offset:
+		if at.Offset < 0 {
+			return -1, -1, invalid("offset", at.Offset, "0 or more")
+		}
+		return at.Offset, -1, nil
+	case *runnelv1.Position_TimestampMs:
+		if at.TimestampMs < 0 {
+			return -1, -1, invalid("timestamp_ms", at.TimestampMs, "0 or more")
+		}
+		offset, timestamp, found, err := p.OffsetForTime(-1, at.TimestampMs)
+		if err != nil {
+			return -1, -1, err
+		}
+		if found {
+			return offset, timestamp, nil
+		}
+		offset, err = p.Latest(-1)
+		return offset, -1, err
+	}
+	return -1, -1, invalid("at", "unknown", "earliest, latest, offset or timestamp_ms")
+}
