@@ -1,0 +1,266 @@
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/config"
+	"runnel.dev/runnel/broker/controller"
+	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/broker/server"
+	"runnel.dev/runnel/broker/storage"
+	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/tlsreload"
+	"runnel.dev/runnel/internal/version"
+	"runnel.dev/runnel/internal/vfs"
+)
+
+// etcdRetry is the pause between two attempts to reach etcd at the start.
+const etcdRetry = 500 * time.Millisecond
+
+// Deps is what a broker takes from its process.
+type Deps struct {
+	FS       vfs.FS
+	Clock    clock.Clock
+	Logger   *slog.Logger
+	Registry *prometheus.Registry
+	// Listen replaces net.Listen in tests; nil: TCP.
+	Listen func(network, address string) (net.Listener, error)
+}
+
+// Broker is one broker. Create it with New, run it once with Run.
+type Broker struct {
+	cfg      config.Config
+	deps     Deps
+	lg       *slog.Logger
+	defaults *runnelv1.TopicConfig
+	// running is set once the parts exist; before that, phase says what the start waits for.
+	running atomic.Pointer[parts]
+	phase   atomic.Pointer[string]
+}
+
+// parts are what a running broker consists of.
+type parts struct {
+	client *metadata.Client
+	store  *storage.Store
+	reg    *metadata.Registration
+	cache  *metadata.Cache
+	host   *host
+	server *server.Server
+	ctrl   *controller.Controller
+}
+
+// New checks the configuration and starts nothing. The error joins all faults.
+func New(cfg config.Config, d Deps) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Listen == nil {
+		d.Listen = net.Listen
+	}
+	b := &Broker{cfg: cfg, deps: d, lg: d.Logger.With("broker_id", cfg.BrokerID), defaults: clusterDefaults(cfg.Topics)}
+	b.enter("starting")
+	return b, nil
+}
+
+func (b *Broker) enter(phase string) { b.phase.Store(&phase) }
+
+// Run serves until ctx ends, then stops gracefully: calls in flight finish within ShutdownTimeout, data is synced, the registration is
+// given back. It returns nil then, and an error when the broker cannot start or must not go on: a failed sync
+// (*storage.SyncFailedError), another broker under the same id (metadata.ErrSuperseded), an etcd that is not this cluster's.
+func (b *Broker) Run(ctx context.Context) error {
+	if b.cfg.HTTP.Address == config.HTTPOff {
+		return b.run(ctx)
+	}
+	l, err := b.deps.Listen("tcp", b.cfg.HTTP.Address)
+	if err != nil {
+		return fmt.Errorf("http listener: %w", err)
+	}
+	ops := newOpsServer(l, b.deps.Registry, b.conditions, b.lg)
+	return runLayers(ctx, layer{ops.Run}, layer{b.run})
+}
+
+// run builds the parts and runs them.
+func (b *Broker) run(ctx context.Context) (err error) {
+	p := &parts{}
+	b.enter("waiting for etcd")
+	if p.client, err = b.openMetadata(ctx); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	defer func() { err = errors.Join(err, p.client.Close()) }()
+	cluster, err := retry(ctx, b, "bootstrap", p.client.Bootstrap)
+	if err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	b.enter("opening the data directory")
+	if p.store, err = b.openStore(ctx, cluster.ID); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	defer func() { err = errors.Join(err, p.store.Close()) }()
+	listeners, addresses, err := b.listen()
+	if err != nil {
+		return err
+	}
+	b.enter("registering")
+	info := metadata.BrokerInfo{
+		ID: b.cfg.BrokerID, Listeners: addresses, Rack: b.cfg.Rack, StorageID: p.store.StorageID(), Version: version.Get().Version,
+	}
+	p.reg, err = retry(ctx, b, "register", func(ctx context.Context) (*metadata.Registration, error) { return p.client.Register(ctx, info) })
+	if err == nil {
+		err = b.assemble(p, listeners)
+	}
+	if err != nil {
+		closeAll(listeners)
+		return ignoreEnd(ctx, err)
+	}
+	b.running.Store(p)
+	b.lg.Info("broker started", "version", info.Version, "cluster_id", cluster.ID, "storage_id", info.StorageID, "broker_epoch", p.reg.Epoch(), "listeners", addresses)
+	defer b.lg.Info("broker stopped")
+	return runLayers(ctx,
+		layer{p.store.Run},
+		layer{p.cache.Run, p.reg.Run},
+		layer{p.ctrl.Run, p.host.Run},
+		layer{p.server.Run, b.followReadiness},
+	)
+}
+
+func closeAll(ls []server.Listener) {
+	for _, l := range ls {
+		_ = l.Listener.Close()
+	}
+}
+
+// retry repeats f for as long as etcd does not answer.
+func retry[T any](ctx context.Context, b *Broker, what string, f func(context.Context) (T, error)) (T, error) {
+	for {
+		v, err := f(ctx)
+		if !errors.Is(err, metadata.ErrUnavailable) || ctx.Err() != nil {
+			return v, err
+		}
+		b.lg.Warn("etcd does not answer; will retry", "step", what, "endpoints", b.cfg.Etcd.Endpoints, "error", err)
+		if err := clock.Sleep(ctx, b.deps.Clock, etcdRetry); err != nil {
+			return v, err
+		}
+	}
+}
+
+func (b *Broker) openMetadata(context.Context) (*metadata.Client, error) {
+	known, err := storage.LoadPosition(b.deps.FS, b.cfg.Storage.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := b.etcdTLS()
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	e := b.cfg.Etcd
+	return metadata.New(metadata.Config{
+		Endpoints: e.Endpoints, TLS: secure, Cluster: b.cfg.Cluster,
+		DialTimeout: e.DialTimeout.Std(), RequestTimeout: e.RequestTimeout.Std(), LeaseTTL: e.LeaseTTL.Std(),
+		Known: metadata.Position{ClusterID: known.ClusterID, EtcdClusterID: known.EtcdClusterID, Era: known.Era, Revision: known.Revision},
+	}, b.deps.Clock, b.lg, b.deps.Registry)
+}
+
+func (b *Broker) etcdTLS() (*tls.Config, error) {
+	t := b.cfg.Etcd.TLS
+	c := tlsreload.Config{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ServerName: t.ServerName}
+	if !c.Enabled() {
+		return nil, nil //nolint:nilnil // no TLS is a valid setting
+	}
+	source, err := tlsreload.New(c, b.deps.Clock, b.lg)
+	if err != nil {
+		return nil, err
+	}
+	return source.Client(), nil
+}
+
+func (b *Broker) openStore(ctx context.Context, clusterID string) (*storage.Store, error) {
+	c := storage.DefaultConfig(b.cfg.Storage.DataDir, clusterID)
+	c.AllowNetworkStorage = b.cfg.Storage.AllowNetworkStorage
+	c.ReserveBytes = int64(b.cfg.Storage.Reserve)
+	c.SyncfsThreshold = b.cfg.Storage.SyncfsThreshold
+	c.RetentionInterval = b.cfg.Storage.RetentionInterval.Std()
+	c.LogConfig = decodeLogConfig(b.defaults)
+	return storage.Open(ctx, c, b.deps.FS, b.deps.Clock, b.lg, b.deps.Registry)
+}
+
+// listen opens all listeners, and says how clients reach them.
+func (b *Broker) listen() (out []server.Listener, advertised map[string]string, err error) {
+	advertised = map[string]string{}
+	defer func() {
+		if err != nil {
+			closeAll(out)
+			out = nil
+		}
+	}()
+	for _, c := range b.cfg.Listeners {
+		l := server.Listener{Name: c.Name}
+		if c.TLS.Enabled() {
+			l.TLS, err = tlsreload.New(tlsreload.Config{
+				CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, CAFile: c.TLS.ClientCAFile, RequireClientCert: c.TLS.ClientCAFile != "",
+			}, b.deps.Clock, b.lg)
+			if err != nil {
+				return out, nil, fmt.Errorf("listener %s: %w", c.Name, err)
+			}
+		}
+		if l.Listener, err = b.deps.Listen("tcp", c.Address); err != nil {
+			return out, nil, fmt.Errorf("listener %s: %w", c.Name, err)
+		}
+		out = append(out, l)
+		if advertised[c.Name], err = advertise(c, l.Listener.Addr()); err != nil {
+			return out, nil, fmt.Errorf("listener %s: %w", c.Name, err)
+		}
+	}
+	return out, advertised, nil
+}
+
+// advertise returns what the configuration says, else the address listened on, with this host's name for "every interface".
+func advertise(c config.Listener, bound net.Addr) (string, error) {
+	if c.Advertised != "" {
+		return c.Advertised, nil
+	}
+	host, port, err := net.SplitHostPort(bound.String())
+	if err != nil {
+		return bound.String(), nil //nolint:nilerr // not TCP: a test's listener
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return "", err
+		}
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// assemble makes the parts that need a registration.
+func (b *Broker) assemble(p *parts, listeners []server.Listener) (err error) {
+	d := b.deps
+	p.cache = metadata.NewCache(p.client)
+	p.host = newHost(p.client, p.cache, p.reg, p.store, b.defaults, d.Clock, b.lg)
+	if p.ctrl, err = controller.New(p.client, p.cache, p.reg, b.defaults, d.Clock, b.lg, d.Registry); err != nil {
+		return err
+	}
+	lim := b.cfg.Limits
+	p.server, err = server.New(server.Config{
+		BrokerID: b.cfg.BrokerID, Listeners: listeners, AutoCreateTopics: b.cfg.Topics.AutoCreate,
+		Limits: server.Limits{
+			InFlightBytes: int64(lim.MaxInFlightBytes), StreamInFlightBytes: int64(lim.MaxStreamInFlightBytes),
+			StreamsPerConnection: lim.MaxConcurrentStreams, StopTimeout: max(b.cfg.ShutdownTimeout.Std(), time.Millisecond),
+		},
+		Partitions:  p.host,
+		Topics:      &topicAdmin{client: p.client, cache: p.cache, defaults: b.defaults, partitions: b.cfg.Topics.Partitions, most: lim.MaxPartitions},
+		Metadata:    newView(p.cache, b.defaults),
+		ProducerIDs: producerIDs{metadata.NewProducerIDs(p.client)},
+		Clock:       d.Clock, Logger: b.lg, Registerer: d.Registry,
+	})
+	return err
+}

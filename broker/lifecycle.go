@@ -1,0 +1,99 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"runnel.dev/runnel/broker/metadata"
+)
+
+// readinessInterval is how often the gRPC health service is brought up to date.
+const readinessInterval = 50 * time.Millisecond
+
+// layer is parts that are stopped together. A part blocks until everything that it started has ended.
+type layer []func(context.Context) error
+
+// runLayers runs all parts until ctx ends or any part returns, then stops the layers from the last to the first, each only when the
+// one above has ended: what a part still has to finish can rely on everything below it. The error joins those of all parts.
+func runLayers(ctx context.Context, layers ...layer) error {
+	stop := make(chan struct{})
+	var once sync.Once
+	var mu struct {
+		sync.Mutex
+		errs []error
+	}
+	cancels := make([]context.CancelFunc, len(layers))
+	running := make([]sync.WaitGroup, len(layers))
+	for i, l := range layers {
+		part, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancels[i] = cancel
+		for _, run := range l {
+			running[i].Go(func() {
+				err := run(part)
+				mu.Lock()
+				mu.errs = append(mu.errs, err)
+				mu.Unlock()
+				once.Do(func() { close(stop) })
+			})
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-stop:
+	}
+	for i := len(layers) - 1; i >= 0; i-- {
+		cancels[i]()
+		running[i].Wait()
+	}
+	return errors.Join(mu.errs...)
+}
+
+// conditions say what keeps the broker from being ready. It takes no lock that the data path uses.
+func (b *Broker) conditions() []condition {
+	p := b.running.Load()
+	if p == nil {
+		return []condition{{Name: "started", Reason: *b.phase.Load()}}
+	}
+	s := p.cache.Snapshot()
+	out := []condition{
+		check("metadata", s.Loaded(), "the metadata was not read yet"),
+		check("eligible", s.Eligible(b.cfg.BrokerID), "the controller has not declared this registration eligible"),
+		check("controller", !metadata.ControllerFree(s), "no live broker controls the cluster"),
+	}
+	missing := p.host.missing.Load()
+	reason := fmt.Sprintf("%d partitions are not led yet", missing)
+	if missing < 0 {
+		reason = "partitions were not looked at yet"
+	}
+	return append(out, check("partitions", missing == 0, reason))
+}
+
+func check(name string, ok bool, reason string) condition {
+	if ok {
+		reason = ""
+	}
+	return condition{Name: name, OK: ok, Reason: reason}
+}
+
+// followReadiness shows readiness in the gRPC health service.
+func (b *Broker) followReadiness(ctx context.Context) error {
+	server := b.running.Load().server
+	tick := b.deps.Clock.NewTicker(readinessInterval)
+	defer tick.Stop()
+	was := false
+	for {
+		if now := ready(b.conditions()); now != was {
+			server.SetReady(now)
+			b.lg.Info("readiness changed", "ready", now)
+			was = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C():
+		}
+	}
+}
