@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"runnel.dev/runnel/api/runnel/codec"
+	"runnel.dev/runnel/internal/tlsreload"
 )
 
 // purpose separates connections: a large fetch must not hold up an acknowledgement, and neither must hold up metadata.
@@ -59,10 +60,11 @@ func newConns(cfg *config, cdc *codec.Codec) (*conns, error) {
 	case cfg.tls != nil:
 		creds = credentials.NewTLS(cfg.tls)
 	case cfg.tlsFiles != nil:
-		if err := cfg.tlsFiles.check(); err != nil {
-			return nil, err
+		source, err := tlsreload.New(*cfg.tlsFiles, cfg.clock, cfg.logger)
+		if err != nil {
+			return nil, fmt.Errorf("client: %w", err)
 		}
-		creds = reloadingCredentials{cfg.tlsFiles}
+		creds = source.Credentials()
 	}
 	dial := cfg.dialer
 	if dial == nil {

@@ -54,7 +54,9 @@ var (
 // Reasons that brokers give, as far as the client acts on them.
 const (
 	reasonNotLeader         = "NOT_LEADER"
-	reasonUnknownTopic      = "UNKNOWN_TOPIC"
+	reasonUnknownEpoch      = "UNKNOWN_LEADER_EPOCH"
+	reasonNotReady          = "LEADER_NOT_READY"
+	reasonShuttingDown      = "SHUTTING_DOWN"
 	reasonUnknownTopicID    = "UNKNOWN_TOPIC_ID"
 	reasonTopicNotFound     = "TOPIC_NOT_FOUND"
 	reasonUnknownPartition  = "UNKNOWN_PARTITION"
@@ -67,12 +69,11 @@ const (
 	reasonProducerFenced    = "PRODUCER_FENCED"
 	reasonDuplicateSequence = "DUPLICATE_SEQUENCE"
 	reasonOutcomeUnknown    = "OUTCOME_UNKNOWN"
-	reasonThrottled         = "THROTTLED"
 	reasonNoSpace           = "NO_SPACE"
 	reasonReadOnly          = "READ_ONLY"
 	reasonNotEnoughReplicas = "NOT_ENOUGH_REPLICAS"
-	reasonRecordTooLarge    = "RECORD_TOO_LARGE"
 	reasonBatchTooLarge     = "BATCH_TOO_LARGE"
+	reasonCorruptBatch      = "CORRUPT_BATCH"
 	reasonCorrupt           = "CORRUPT"
 )
 
@@ -119,16 +120,15 @@ func (e *Error) Is(target error) bool {
 }
 
 var reasonSentinels = map[string]error{
-	reasonUnknownTopic:     ErrUnknownTopic,
 	reasonUnknownTopicID:   ErrUnknownTopic,
 	reasonTopicNotFound:    ErrUnknownTopic,
 	reasonUnknownPartition: ErrUnknownPartition,
 	reasonTopicExists:      ErrTopicExists,
 	reasonTopicRecreated:   ErrTopicRecreated,
 	reasonConflict:         ErrConflict,
-	reasonRecordTooLarge:   ErrRecordTooLarge,
 	reasonBatchTooLarge:    ErrRecordTooLarge,
 	reasonCorrupt:          ErrCorrupt,
+	reasonCorruptBatch:     ErrCorrupt,
 }
 
 // GRPCStatus lets status.FromError see the broker's answer.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/tlsreload"
 )
 
 // Option configures a [Client].
@@ -20,7 +21,7 @@ type Option func(*config)
 type config struct {
 	seeds          []string
 	tls            *tls.Config
-	tlsFiles       *tlsFiles
+	tlsFiles       *tlsreload.Config
 	dialer         func(ctx context.Context, address string) (net.Conn, error)
 	dialOptions    []grpc.DialOption
 	clientID       string
@@ -69,7 +70,9 @@ func TLS(cfg *tls.Config) Option { return func(c *config) { c.tls = cfg } }
 // (empty: the system's); cert and key, which belong together, are shown to brokers (empty: none); serverName is expected in
 // brokers' certificates (empty: the dialled host).
 func TLSFiles(ca, cert, key, serverName string) Option {
-	return func(c *config) { c.tlsFiles = &tlsFiles{ca: ca, cert: cert, key: key, serverName: serverName} }
+	return func(c *config) {
+		c.tlsFiles = &tlsreload.Config{CAFile: ca, CertFile: cert, KeyFile: key, ServerName: serverName}
+	}
 }
 
 // Dialer replaces how connections are made. address is host:port of a seed, or as metadata names a broker.

@@ -64,8 +64,9 @@ func (pt *producerPartition) acceptedLocked(b *batch, base, appendTime int64, du
 
 // refusedBeforeAppend are reasons after which a batch is certainly not in the log, as far as this attempt goes.
 var refusedBeforeAppend = map[string]bool{
-	reasonThrottled: true, reasonNoSpace: true, reasonReadOnly: true, reasonNotEnoughReplicas: true, reasonUnknownTopic: true,
-	reasonUnknownTopicID: true, reasonUnknownPartition: true, reasonOutOfOrder: true, reasonUnknownProducer: true,
+	reasonNotLeader: true, reasonUnknownEpoch: true, reasonNotReady: true, reasonShuttingDown: true, reasonNotEnoughReplicas: true,
+	reasonUnknownTopicID: true, reasonUnknownPartition: true, reasonNoSpace: true, reasonReadOnly: true, reasonCorruptBatch: true,
+	reasonOutOfOrder: true, reasonUnknownProducer: true,
 }
 
 // refusedLocked takes an error answer for batch i of the queue.

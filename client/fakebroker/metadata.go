@@ -1,0 +1,106 @@
+package fakebroker
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+)
+
+const defaultPartitions = 3
+
+// Watch implements runnelv1.MetadataServer: a snapshot, then what differs.
+func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServer[runnelv1.WatchResponse]) error {
+	if _, err := b.unary(stream.Context(), Call{Method: "Watch"}); err != nil {
+		return err
+	}
+	c := b.c
+	sent := make(map[string]*runnelv1.TopicMetadata)
+	missing := make(map[string]bool)
+	var brokers []*runnelv1.BrokerEndpoint
+	for first := true; ; first = false {
+		c.mu.Lock()
+		changed := c.mu.changed
+		if r.GetAutoCreate() && c.mu.autoCreate && first {
+			for _, name := range r.GetTopics() {
+				if c.mu.topics[name] == nil {
+					c.createLocked(name, defaultPartitions, nil, "")
+				}
+			}
+			changed = c.mu.changed
+		}
+		resp := &runnelv1.WatchResponse{ClusterId: c.cfg.clusterID, Snapshot: first, Revision: c.mu.revision, ControllerId: c.controllerLocked()}
+		now := c.endpointsLocked()
+		if first || !slices.EqualFunc(now, brokers, func(a, b *runnelv1.BrokerEndpoint) bool { return proto.Equal(a, b) }) {
+			brokers, resp.BrokersChanged, resp.Brokers = now, true, now
+		}
+		names := r.GetTopics()
+		if r.GetAllTopics() {
+			names = slices.Sorted(maps.Keys(c.mu.topics))
+			for name := range sent {
+				if c.mu.topics[name] == nil {
+					names = append(names, name)
+				}
+			}
+		}
+		for _, name := range names {
+			t := c.mu.topics[name]
+			switch {
+			case t == nil && !missing[name]:
+				missing[name] = true
+				delete(sent, name)
+				resp.MissingTopics = append(resp.MissingTopics, name)
+			case t != nil:
+				if m := c.describeLocked(t); !proto.Equal(m, sent[name]) {
+					sent[name] = m
+					delete(missing, name)
+					resp.Topics = append(resp.Topics, m)
+				}
+			}
+		}
+		c.mu.Unlock()
+		if first || resp.GetBrokersChanged() || len(resp.GetTopics())+len(resp.GetMissingTopics()) > 0 {
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// controllerLocked is the lowest id that runs, -1 for none.
+func (c *Cluster) controllerLocked() int32 {
+	for _, id := range slices.Sorted(maps.Keys(c.mu.brokers)) {
+		if c.mu.brokers[id].server != nil {
+			return id
+		}
+	}
+	return -1
+}
+
+func (c *Cluster) endpointsLocked() []*runnelv1.BrokerEndpoint {
+	var out []*runnelv1.BrokerEndpoint
+	for _, id := range slices.Sorted(maps.Keys(c.mu.brokers)) {
+		if b := c.mu.brokers[id]; b.server != nil {
+			out = append(out, &runnelv1.BrokerEndpoint{Id: id, Address: b.address})
+		}
+	}
+	return out
+}
+
+func (c *Cluster) describeLocked(t *topic) *runnelv1.TopicMetadata {
+	m := &runnelv1.TopicMetadata{Name: t.name, TopicId: slices.Clone(t.id[:]), Config: proto.CloneOf(t.config)}
+	for _, p := range t.partitions {
+		m.Partitions = append(m.Partitions, &runnelv1.PartitionMetadata{
+			Partition: p.index, LeaderId: p.leader, LeaderEpoch: p.epoch, Replicas: []int32{p.leader}, Isr: []int32{p.leader},
+		})
+	}
+	return m
+}
