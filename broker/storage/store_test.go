@@ -181,7 +181,7 @@ func TestCrashAtEveryChange(t *testing.T) {
 }
 
 // abandon ends a store as a crash does, except that the page cache survives: kill -9.
-func abandon(t *testing.T, s *storeEnv) {
+func abandon(t testing.TB, s *storeEnv) {
 	t.Helper()
 	s.mu.Lock()
 	s.mu.closed = true
