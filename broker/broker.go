@@ -245,7 +245,8 @@ func advertise(c config.Listener, bound net.Addr) (string, error) {
 func (b *Broker) assemble(p *parts, listeners []server.Listener) (err error) {
 	d := b.deps
 	p.cache = metadata.NewCache(p.client)
-	p.host = newHost(p.client, p.cache, p.reg, p.store, b.defaults, d.Clock, b.lg)
+	shown := newView(b.defaults)
+	p.host = newHost(p.client, p.cache, p.reg, p.store, shown, d.Clock, b.lg)
 	if p.ctrl, err = controller.New(p.client, p.cache, p.reg, b.defaults, d.Clock, b.lg, d.Registry); err != nil {
 		return err
 	}
@@ -257,8 +258,8 @@ func (b *Broker) assemble(p *parts, listeners []server.Listener) (err error) {
 			StreamsPerConnection: lim.MaxConcurrentStreams, StopTimeout: max(b.cfg.ShutdownTimeout.Std(), time.Millisecond),
 		},
 		Partitions:  p.host,
-		Topics:      &topicAdmin{client: p.client, cache: p.cache, defaults: b.defaults, partitions: b.cfg.Topics.Partitions, most: lim.MaxPartitions},
-		Metadata:    newView(p.cache, b.defaults),
+		Topics:      &topicAdmin{client: p.client, cache: p.cache, view: shown, defaults: b.defaults, partitions: b.cfg.Topics.Partitions, most: lim.MaxPartitions},
+		Metadata:    shown,
 		ProducerIDs: producerIDs{metadata.NewProducerIDs(p.client)},
 		Clock:       d.Clock, Logger: b.lg, Registerer: d.Registry,
 	})

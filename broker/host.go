@@ -39,6 +39,7 @@ type host struct {
 	reg      *metadata.Registration
 	store    *storage.Store
 	defaults *runnelv1.TopicConfig
+	view     *view
 	clk      clock.Clock
 	lg       *slog.Logger
 
@@ -58,9 +59,9 @@ type hosted struct {
 	log *log.Log
 }
 
-func newHost(client *metadata.Client, cache *metadata.Cache, reg *metadata.Registration, store *storage.Store, defaults *runnelv1.TopicConfig, clk clock.Clock, lg *slog.Logger) *host {
+func newHost(client *metadata.Client, cache *metadata.Cache, reg *metadata.Registration, store *storage.Store, view *view, clk clock.Clock, lg *slog.Logger) *host {
 	h := &host{
-		client: client, cache: cache, reg: reg, store: store, defaults: defaults, clk: clk, lg: lg,
+		client: client, cache: cache, reg: reg, store: store, defaults: view.defaults, view: view, clk: clk, lg: lg,
 		applied: map[ids.TopicID]string{},
 	}
 	h.missing.Store(-1)
@@ -136,6 +137,7 @@ func (h *host) pass(ctx context.Context, state, last *metadata.State) (failed bo
 	}
 	failed = h.carryOut(ctx, &work)
 	h.missing.Store(h.countMissing(state))
+	h.view.publish(state)
 	return failed
 }
 

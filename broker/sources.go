@@ -20,55 +20,66 @@ import (
 	"runnel.dev/runnel/internal/ids"
 )
 
-// view translates the metadata cache into what the server shows. Unchanged topics and brokers keep their pointers from one snapshot
-// to the next.
+// view is the metadata as the server shows it: what host has brought into effect, so that clients are never sent to a leader which does
+// not know yet that it leads. host is its only writer; unchanged topics and brokers keep their pointers from one snapshot to the next.
 type view struct {
-	cache    *metadata.Cache
 	defaults *runnelv1.TopicConfig
 	current  atomic.Pointer[published]
 }
 
 type published struct {
 	snapshot *server.Snapshot
-	state    *metadata.State
+	state    *metadata.State // nil before the first
+	changed  chan struct{}   // the snapshot's Changed
 }
 
-func newView(cache *metadata.Cache, defaults *runnelv1.TopicConfig) *view {
-	v := &view{cache: cache, defaults: defaults}
-	v.update()
+func newView(defaults *runnelv1.TopicConfig) *view {
+	v := &view{defaults: defaults}
+	changed := make(chan struct{})
+	v.current.Store(&published{snapshot: &server.Snapshot{ControllerID: -1, Changed: changed}, changed: changed})
 	return v
 }
 
-// Snapshot implements server.Metadata. Whoever comes first after a change builds the new snapshot; a race builds it twice and one wins.
-func (v *view) Snapshot() *server.Snapshot {
-	if p := v.current.Load(); p.state == v.cache.Snapshot() {
-		return p.snapshot
+// Snapshot implements server.Metadata.
+func (v *view) Snapshot() *server.Snapshot { return v.current.Load().snapshot }
+
+// publish shows a state that is in effect. Readers of the snapshot before are told once they can load the new one.
+func (v *view) publish(s *metadata.State) {
+	old := v.current.Load()
+	if old.state == s {
+		return
 	}
-	return v.update()
+	changed := make(chan struct{})
+	next := &published{state: s, changed: changed, snapshot: v.build(old, s)}
+	next.snapshot.Changed = changed
+	v.current.Store(next)
+	close(old.changed)
 }
 
-func (v *view) update() *server.Snapshot {
-	old, state := v.current.Load(), v.cache.Snapshot()
-	next := &published{state: state, snapshot: v.build(old, state)}
-	// A slower builder of an older state must not put it in the place of a newer one.
-	for !v.current.CompareAndSwap(old, next) {
-		old = v.current.Load()
-		if old != nil && old.state.Revision() >= state.Revision() {
-			return old.snapshot
+// wait returns once cond holds.
+func (v *view) wait(ctx context.Context, cond func(*metadata.State) bool) (*metadata.State, error) {
+	for {
+		now := v.current.Load()
+		if now.state != nil && cond(now.state) {
+			return now.state, nil
+		}
+		select {
+		case <-now.changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
-	return next.snapshot
 }
 
 func (v *view) build(old *published, s *metadata.State) *server.Snapshot {
-	out := &server.Snapshot{Revision: s.Revision(), ControllerID: -1, Changed: s.Changed()}
+	out := &server.Snapshot{Revision: s.Revision(), ControllerID: -1}
 	if c := s.Cluster(); c != nil {
 		out.ClusterID = c.ID
 	}
 	if c := s.Controller(); c != nil {
 		out.ControllerID = c.BrokerID
 	}
-	if old == nil {
+	if old.state == nil {
 		out.Brokers = brokers(s, nil)
 		out.Topics, out.TopicsByID = map[string]*server.Topic{}, map[ids.TopicID]*server.Topic{}
 		for _, t := range s.Topics() {
@@ -225,6 +236,7 @@ func (h *host) acceptLog(ctx context.Context, id ids.TopicID, number int32) erro
 type topicAdmin struct {
 	client   *metadata.Client
 	cache    *metadata.Cache
+	view     *view
 	defaults *runnelv1.TopicConfig
 	// partitions is the number of a topic that does not say, most the largest allowed.
 	partitions, most int32
@@ -259,7 +271,7 @@ func (a *topicAdmin) CreateTopic(ctx context.Context, r *runnelv1.CreateTopicReq
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.cache.Wait(ctx, func(s *metadata.State) bool {
+	s, err := a.view.wait(ctx, func(s *metadata.State) bool {
 		_, ok := s.TopicByID(made.ID)
 		return s.Usable(made.ID) || s.Revision() > made.Revision && !ok
 	})
@@ -305,7 +317,7 @@ func (a *topicAdmin) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicReq
 	if err != nil {
 		return nil, nil, err
 	}
-	_, err = a.cache.Wait(ctx, func(s *metadata.State) bool {
+	_, err = a.view.wait(ctx, func(s *metadata.State) bool {
 		now, ok := s.TopicByID(t.ID)
 		return s.Revision() >= t.Revision && (!ok || now.ReadyPartitions >= t.Partitions && s.Usable(t.ID) || now.State == metadata.TopicDeleting)
 	})
@@ -321,7 +333,7 @@ func (a *topicAdmin) DeleteTopic(ctx context.Context, r *runnelv1.DeleteTopicReq
 	if err != nil {
 		return err
 	}
-	_, err = a.cache.Wait(ctx, func(s *metadata.State) bool {
+	_, err = a.view.wait(ctx, func(s *metadata.State) bool {
 		_, ok := s.TopicByID(t.ID)
 		return !ok && s.Revision() >= t.Revision
 	})
