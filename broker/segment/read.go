@@ -52,7 +52,7 @@ func (s *Segment) locate(h *handle, offset int64, maxBytes int, upTo int64) (Ran
 		w.jump(int64(e.Position))
 		jumped, at, err := w.next()
 		switch {
-		case errors.Is(err, ErrCorrupt), err == nil && (jumped.LastOffset() != s.base+int64(e.RelativeOffset) || jumped.BaseOffset < r.Next):
+		case errors.Is(err, io.EOF), errors.Is(err, ErrCorrupt), err == nil && (jumped.LastOffset() != s.base+int64(e.RelativeOffset) || jumped.BaseOffset < r.Next):
 			// The entry lies, or the batch is damaged: a walk without the jump tells.
 			w.jump(pos + int64(r.Len))
 			if err := s.rebuild(h); err != nil {

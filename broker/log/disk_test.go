@@ -1,0 +1,248 @@
+package log
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/vfs/errorfs"
+	"runnel.dev/runnel/internal/vfs/memfs"
+)
+
+// faulty returns a log on a disk with faults, with three flushed batches.
+func faulty(t *testing.T) (*env, *errorfs.FS, *memfs.Mem) {
+	t.Helper()
+	disk := newDisk(t)
+	fsys := errorfs.Wrap(disk, nil)
+	e := newEnvOn(t, fsys, testConfig(), StartState{})
+	for range 3 {
+		e.mustAppend(2, "before")
+	}
+	must(t, e.host.round(e.l))
+	return e, fsys, disk
+}
+
+func TestWriteFaultsLeaveNoTrace(t *testing.T) {
+	cases := []struct {
+		name  string
+		err   error
+		class error
+	}{
+		{"disk full", syscall.ENOSPC, ErrNoSpace},
+		{"disk full after half a batch", errorfs.ShortWrite(40, syscall.ENOSPC), ErrNoSpace},
+		{"read-only", syscall.EROFS, ErrReadOnlyFS},
+		{"device error", syscall.EIO, ErrIO},
+		{"device error after a whole header", errorfs.ShortWrite(70, syscall.EIO), ErrIO},
+		{"answer lost", errorfs.After(syscall.EIO), ErrIO},
+	}
+	for _, c := range cases {
+		for _, cut := range []bool{true, false} { // whether the tail can be cut off at once
+			name := c.name
+			if !cut {
+				name += ", tail stays"
+			}
+			t.Run(name, func(t *testing.T) {
+				e, fsys, disk := faulty(t)
+				before, err := readAll(e.l, 0, 6)
+				must(t, err)
+				fsys.SetInjector(func(op errorfs.Op) error {
+					if op.Kind == errorfs.Write && strings.HasSuffix(op.Name, ".log") {
+						return c.err
+					}
+					if op.Kind == errorfs.Truncate && !cut {
+						return syscall.EIO
+					}
+					return nil
+				})
+				b := batch(t, 30, 1, noProducer, "refused")
+				_, err = e.append(b, 0)
+				if !errors.Is(err, c.class) || !errors.Is(err, ErrReadOnly) {
+					t.Fatalf("append: %v", err)
+				}
+				if st := e.l.State(); st.Health != ReadOnly || st.Detail() == "" || len(e.host.mu.failed) != 1 {
+					t.Fatalf("state %+v, host told %v", st, e.host.mu.failed)
+				}
+				if got, err := readAll(e.l, 0, e.l.End()); err != nil || !bytes.Equal(got, before) {
+					t.Fatalf("reads do not go on: %v", err)
+				}
+				crashed := openOn(t, disk.CrashClone(rand.New(rand.NewPCG(1, 1))), testConfig(), clock.NewFake(testStart))
+				if got, err := readAll(crashed.l, 0, 6); err != nil || !bytes.Equal(got, before) {
+					t.Fatalf("after a crash: %v", err)
+				}
+				crashed.closeAll()
+				// Within a second the disk is left alone, and TryResume tells that nothing has changed.
+				writes := 0
+				fsys.SetInjector(func(op errorfs.Op) error {
+					if op.Kind == errorfs.Write {
+						writes++
+						return syscall.ENOSPC
+					}
+					return nil
+				})
+				if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 0); !errors.Is(err, ErrReadOnly) || writes != 0 {
+					t.Fatalf("%d writes, %v", writes, err)
+				}
+				if err := e.l.TryResume(); !errors.Is(err, ErrNoSpace) || writes == 0 || e.l.State().Health != ReadOnly {
+					t.Fatalf("probe: %v, %d writes", err, writes)
+				}
+				fsys.SetInjector(nil)
+				e.clk.Advance(retryDisk)
+				e.mustAppend(1, "resumed")
+				if e.l.State().Health != Online {
+					t.Fatalf("state %+v", e.l.State())
+				}
+				must(t, e.host.round(e.l))
+				if got, err := readAll(e.l, 0, 6); err != nil || !bytes.Equal(got, before) {
+					t.Fatalf("%v", err)
+				}
+				again := openOn(t, disk.StrictCrashClone(), testConfig(), clock.NewFake(testStart))
+				if again.l.End() != 7 || again.rep.CutBytes != 0 {
+					t.Fatalf("end %d, %+v", again.l.End(), again.rep)
+				}
+				again.closeAll()
+			})
+		}
+	}
+}
+
+func TestTryResumeWithoutAppend(t *testing.T) {
+	e, fsys, _ := faulty(t)
+	fsys.SetInjector(errorfs.FailAll(syscall.ENOSPC, errorfs.Write))
+	_, err := e.append(batch(t, 1, 1, noProducer, "x"), 0)
+	if !errors.Is(err, ErrNoSpace) {
+		t.Fatal(err)
+	}
+	fsys.SetInjector(nil)
+	must(t, e.l.TryResume())
+	e.mustAppend(1, "no wait needed")
+	e.l.SetReadOnly(ErrNoSpace)
+	e.clk.Advance(time.Hour)
+	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 0); !errors.Is(err, ErrNoSpace) {
+		t.Fatalf("the host's word holds until TryResume: %v", err)
+	}
+	must(t, e.l.TryResume())
+	e.mustAppend(1, "again")
+}
+
+func TestRollFaultsKeepTheOldSegment(t *testing.T) {
+	for _, ext := range []string{".index", ".timeindex", ".snapshot", ".log"} {
+		t.Run(ext, func(t *testing.T) {
+			e, fsys, disk := faulty(t)
+			fsys.SetInjector(func(op errorfs.Op) error {
+				if (op.Kind == errorfs.Create || op.Kind == errorfs.Write) && strings.HasSuffix(op.Name, ext) {
+					return syscall.ENOSPC
+				}
+				return nil
+			})
+			if err := e.l.Roll(); !errors.Is(err, ErrNoSpace) {
+				t.Fatal(err)
+			}
+			if n := len(e.l.Segments()); n != 1 {
+				t.Fatalf("%d segments", n)
+			}
+			fsys.SetInjector(nil)
+			e.clk.Advance(retryDisk)
+			e.mustAppend(1, "after")
+			must(t, e.l.Roll())
+			e.mustAppend(1, "in the next segment")
+			must(t, e.host.round(e.l))
+			again := openOn(t, disk.StrictCrashClone(), testConfig(), clock.NewFake(testStart))
+			if again.l.End() != 8 || len(again.l.Segments()) != 2 {
+				t.Fatalf("end %d, segments %+v", again.l.End(), again.l.Segments())
+			}
+			again.closeAll()
+		})
+	}
+}
+
+func TestFailedSyncFailsTheLog(t *testing.T) {
+	e, fsys, disk := faulty(t)
+	e.mustAppend(2, "never durable")
+	fsys.SetInjector(errorfs.FailNth(errorfs.Sync, 1, errorfs.LosePages(syscall.EIO)))
+	if err := e.host.round(e.l); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("round: %v", err)
+	}
+	if o := e.l.Offsets(); o.Flushed != 6 || o.End != 8 {
+		t.Fatalf("%+v", o)
+	}
+	st := e.l.State()
+	if st.Health != Failed || !errors.Is(st.Err, ErrFailed) || !errors.Is(st.Err, ErrIO) {
+		t.Fatalf("%+v", st)
+	}
+	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 0); !errors.Is(err, ErrFailed) {
+		t.Fatalf("append: %v", err)
+	}
+	if err := e.l.Truncate(context.Background(), 2); !errors.Is(err, ErrFailed) {
+		t.Fatalf("truncate: %v", err)
+	}
+	if _, err := readAll(e.l, 0, 8); err != nil {
+		t.Fatalf("reads go on: %v", err)
+	}
+	// The process restarts over the same page cache, in which the lost pages look fine. Recovery keeps them, and has to
+	// write and sync them anew: only then may a power failure happen.
+	_ = e.l.Close()
+	fsys.SetInjector(nil)
+	restarted := openOn(t, fsys, testConfig(), clock.NewFake(testStart))
+	end := restarted.l.Flushed()
+	if end != 8 {
+		t.Fatalf("recovered flushed %d", end)
+	}
+	powered := openOn(t, disk.StrictCrashClone(), testConfig(), clock.NewFake(testStart))
+	if powered.l.End() != end {
+		t.Fatalf("after the power failure the log ends at %d, it was said to be flushed up to %d", powered.l.End(), end)
+	}
+	powered.closeAll()
+	restarted.closeAll()
+}
+
+func TestTruncationFaultFailsTheLog(t *testing.T) {
+	e, fsys, disk := faulty(t)
+	before, err := readAll(e.l, 0, 4)
+	must(t, err)
+	fsys.SetInjector(func(op errorfs.Op) error {
+		if op.Kind == errorfs.Truncate && strings.HasSuffix(op.Name, ".log") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if err := e.l.Truncate(context.Background(), 4); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrIO) {
+		t.Fatal(err)
+	}
+	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 5); !errors.Is(err, ErrFailed) {
+		t.Fatal(err)
+	}
+	again := openOn(t, disk.StrictCrashClone(), testConfig(), clock.NewFake(testStart))
+	if got, err := readAll(again.l, 0, 4); err != nil || !bytes.Equal(got, before) {
+		t.Fatalf("%v", err)
+	}
+	again.closeAll()
+}
+
+func TestReadsGoOnOnAReadOnlyFileSystem(t *testing.T) {
+	e, fsys, _ := faulty(t)
+	e.closeAll()
+	fsys.SetInjector(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpenRW && strings.HasSuffix(op.Name, ".log") {
+			return syscall.EROFS
+		}
+		return nil
+	})
+	must(t, e.reopen())
+	if _, err := readAll(e.l, 0, 6); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 0); !errors.Is(err, ErrReadOnlyFS) {
+		t.Fatal(err)
+	}
+	fsys.SetInjector(nil)
+	e.clk.Advance(retryDisk)
+	e.mustAppend(1, "writable again")
+	_ = e.l.Close()
+	e.host.close()
+}
