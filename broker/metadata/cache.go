@@ -190,31 +190,51 @@ func (c *Cache) watch(ctx context.Context, next *[2]int64) (progressed bool, err
 			if silent++; silent > 3 {
 				return progressed, errStalled
 			}
+			if silent > 1 {
+				// A watch from a revision that a foreign or restored etcd has not reached is accepted, and silent. A read tells.
+				if err := c.probe(ctx); err != nil {
+					return progressed, err
+				}
+			}
 			if err := c.client.etcd.RequestProgress(ctx); err != nil {
 				return progressed, err
 			}
 			continue
 		}
-		if err := c.accept(resp, open, i, next); err != nil {
+		moved, err := c.accept(resp, open, i, next)
+		if err != nil {
 			return progressed, err
 		}
-		silent, progressed = 0, true
+		if moved {
+			silent, progressed = 0, true
+		}
 	}
 }
 
-// accept takes one answer of watch number i in.
-func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]int64) error {
-	if resp.CompactRevision != 0 {
-		return rpctypes.ErrCompacted
-	}
-	if err := resp.Err(); err != nil {
+// probe reads, and fails only when the answer shows that etcd is another one or has gone back in time.
+func (c *Cache) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.client.cfg.AttemptTimeout)
+	defer cancel()
+	_, err := c.client.get(ctx, "watch_probe", c.client.keys.cluster())
+	if errors.Is(err, ErrForeignEtcd) || errors.Is(err, ErrOlderEtcd) {
 		return err
 	}
+	return nil
+}
+
+// accept takes one answer of watch number i in. moved is true when the watch is where it was or further.
+func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]int64) (moved bool, err error) {
+	if resp.CompactRevision != 0 {
+		return false, rpctypes.ErrCompacted
+	}
+	if err := resp.Err(); err != nil {
+		return false, err
+	}
 	if !open {
-		return errStalled
+		return false, errStalled
 	}
 	if pos := c.client.Position(); resp.Header.ClusterId != pos.EtcdClusterID {
-		return &ForeignEtcdError{What: "etcd cluster id", Want: hex(pos.EtcdClusterID), Got: hex(resp.Header.ClusterId)}
+		return false, &ForeignEtcdError{What: "etcd cluster id", Want: hex(pos.EtcdClusterID), Got: hex(resp.Header.ClusterId)}
 	}
 	// A watch that is catching up delivers in portions, all under the header of the newest revision: only its events say how far it
 	// has come. An answer without events is a progress notification, and then the header does.
@@ -223,7 +243,7 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 		reached = resp.Events[n-1].Kv.ModRevision
 	}
 	if resp.Created || reached < next[i]-1 {
-		return nil
+		return false, nil
 	}
 	next[i] = reached + 1
 	b := newBuilder(c.Snapshot(), c.client.keys, c.client.lg)
@@ -238,7 +258,7 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 	if len(resp.Events) > 0 || revision > b.base.Revision() {
 		c.publish(b, revision)
 	}
-	return nil
+	return true, nil
 }
 
 // publish makes the built State the current one. Only Run's goroutine publishes, so no State is lost between load and store. The new

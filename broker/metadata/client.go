@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,9 @@ type Client struct {
 	}
 }
 
+// pingInterval is as often as gRPC lets a client probe an idle connection. Etcd refuses probes that come faster than every 5 s.
+const pingInterval = 10 * time.Second
+
 // New returns a client. It connects in the background and does not wait for that; Close ends it.
 func New(cfg Config, clk clock.Clock, lg *slog.Logger, reg prometheus.Registerer) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
@@ -49,7 +53,7 @@ func New(cfg Config, clk clock.Clock, lg *slog.Logger, reg prometheus.Registerer
 	retry := backoff.Config{BaseDelay: minBackOff, Multiplier: 2, Jitter: 0.2, MaxDelay: maxBackOff}
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: cfg.TLS, DialTimeout: cfg.DialTimeout,
-		DialKeepAliveTime: cfg.LeaseTTL, DialKeepAliveTimeout: cfg.AttemptTimeout, PermitWithoutStream: true,
+		DialKeepAliveTime: pingInterval, DialKeepAliveTimeout: cfg.AttemptTimeout,
 		DialOptions: append([]grpc.DialOption{
 			grpc.WithStatsHandler(sentRecorder{}),
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: min(cfg.DialTimeout, maxBackOff)}),

@@ -26,7 +26,8 @@ type Config struct {
 	// LeaseTTL is how long the registration outlives its last sign of life: whole seconds, 2s to 5m. Default 5s. (etcd enforces a
 	// minimum of its own, one and a half election time-outs.)
 	LeaseTTL time.Duration
-	// ProgressInterval is how often an idle watch has to prove that it is alive. Default 5s, 100ms to 1m.
+	// ProgressInterval is how often an idle watch has to prove that it is alive; after three misses it is started again. Default 1s,
+	// 100ms to 1m.
 	ProgressInterval time.Duration
 	// Known is what an earlier process of this broker had seen, from Client.Position. An etcd behind it is refused.
 	Known Position
@@ -44,7 +45,7 @@ func (c Config) withDefaults() Config {
 	set(&c.RequestTimeout, 5*time.Second)
 	set(&c.AttemptTimeout, c.RequestTimeout/4)
 	set(&c.LeaseTTL, 5*time.Second)
-	set(&c.ProgressInterval, 5*time.Second)
+	set(&c.ProgressInterval, time.Second)
 	return c
 }
 

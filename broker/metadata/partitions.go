@@ -77,6 +77,9 @@ func (c *Client) FinishTopic(ctx context.Context, t Tenure, topic *Topic) (revis
 // ForgetTopic removes the key of a topic that is being deleted, if none of its partitions is left. It does nothing when something had
 // changed. The cache shows the result from revision on.
 func (c *Client) ForgetTopic(ctx context.Context, t Tenure, topic *Topic) (revision int64, err error) {
+	if topic.State != TopicDeleting {
+		return 0, invalid("topic state", topic.State, "deleting")
+	}
 	key := c.keys.topic(topic.Name)
 	none := clientv3.Compare(clientv3.ModRevision(c.keys.prefix+"partitions/"+topic.ID.String()+"/").WithPrefix(), "=", 0)
 	return shown(c.commit(ctx, txn{

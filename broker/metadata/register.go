@@ -218,7 +218,8 @@ func (r *Registration) keep(ctx context.Context, seen <-chan sighting) error {
 	ticker := c.clk.NewTicker(c.cfg.LeaseTTL / 3)
 	defer ticker.Stop()
 	for {
-		lapsed := false
+		var lapsed bool
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
@@ -231,7 +232,11 @@ func (r *Registration) keep(ctx context.Context, seen <-chan sighting) error {
 			}
 			lapsed = s.broker == nil
 		case <-ticker.C():
-			lapsed = errors.Is(c.keepAlive(ctx, r.LeaseID()), rpctypes.ErrLeaseNotFound)
+			// The lease can outlive a take-over, which moves the key to another lease; and a watch can hang. So the key is read too.
+			lapsed, err = r.beat(ctx)
+			if err != nil {
+				return err
+			}
 		}
 		if !lapsed {
 			continue
@@ -246,6 +251,28 @@ func (r *Registration) keep(ctx context.Context, seen <-chan sighting) error {
 			c.lg.Warn("registering anew failed, will try again", "broker", r.info.ID, "error", err)
 		}
 	}
+}
+
+// beat renews the lease and reads the key. It fails only for reasons that will not go away.
+func (r *Registration) beat(ctx context.Context) (lapsed bool, err error) {
+	c := r.client
+	if errors.Is(c.keepAlive(ctx, r.LeaseID()), rpctypes.ErrLeaseNotFound) {
+		return true, nil
+	}
+	resp, err := c.get(ctx, "register_check", c.keys.broker(r.info.ID))
+	switch {
+	case errors.Is(err, ErrForeignEtcd), errors.Is(err, ErrOlderEtcd):
+		return false, err
+	case err != nil:
+		return false, nil //nolint:nilerr // etcd does not answer, which ends nothing
+	case len(resp.Kvs) == 0:
+		return true, nil
+	}
+	b, err := decodeBroker(resp.Kvs[0], r.info.ID)
+	if err == nil && b.bootID != r.bootID {
+		return false, r.supersede(b.Epoch)
+	}
+	return false, err
 }
 
 // sighting is what the key looked like at a revision; broker is nil when it was absent.

@@ -32,6 +32,41 @@ func newState() *State {
 	}
 }
 
+// Contents is what NewState puts into a State.
+type Contents struct {
+	Position   Position
+	Cluster    *Cluster
+	Controller *ControllerInfo
+	Brokers    []*Broker
+	Storages   []*Storage
+	Topics     []*Topic
+	Partitions []*Partition
+}
+
+// NewState makes a State out of values, for decisions on something else than etcd: tests and simulations. Its Changed never closes.
+func NewState(c Contents) *State {
+	s := newState()
+	s.position, s.cluster, s.controller = c.Position, c.Cluster, c.Controller
+	for _, b := range c.Brokers {
+		s.brokers[b.ID] = b
+	}
+	for _, st := range c.Storages {
+		s.storages[st.BrokerID] = st
+	}
+	for _, t := range c.Topics {
+		s.byName[t.Name], s.byID[t.ID] = t, t
+	}
+	for _, p := range c.Partitions {
+		list := s.partitions[p.TopicID]
+		for len(list) <= int(p.Partition) {
+			list = append(list, nil)
+		}
+		list[p.Partition] = p
+		s.partitions[p.TopicID] = list
+	}
+	return s
+}
+
 // Changed is closed when a newer State has been published.
 func (s *State) Changed() <-chan struct{} { return s.changed }
 
