@@ -88,7 +88,7 @@ func (a *Admin) Topics(ctx context.Context, names ...string) ([]Topic, error) {
 	var topics []Topic
 	token := ""
 	for {
-		r, err := read(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.ListTopicsResponse, error) {
+		r, err := ask(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.ListTopicsResponse, error) {
 			return api.ListTopics(ctx, &runnelv1.ListTopicsRequest{Names: names, PageToken: token})
 		})
 		if err != nil {
@@ -105,7 +105,7 @@ func (a *Admin) Topics(ctx context.Context, names ...string) ([]Topic, error) {
 
 // DescribeTopic returns a topic and its partitions.
 func (a *Admin) DescribeTopic(ctx context.Context, name string) (Topic, []PartitionInfo, error) {
-	r, err := read(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DescribeTopicResponse, error) {
+	r, err := ask(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DescribeTopicResponse, error) {
 		return api.DescribeTopic(ctx, &runnelv1.DescribeTopicRequest{Name: name})
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *Admin) DescribeTopic(ctx context.Context, name string) (Topic, []Partit
 
 // DescribePartitions returns offsets, sizes and health of a topic's partitions; without numbers, of all.
 func (a *Admin) DescribePartitions(ctx context.Context, topic string, partitions ...int32) ([]PartitionInfo, error) {
-	r, err := read(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DescribePartitionsResponse, error) {
+	r, err := ask(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DescribePartitionsResponse, error) {
 		return api.DescribePartitions(ctx, &runnelv1.DescribePartitionsRequest{Topic: topic, Partitions: partitions})
 	})
 	if err != nil {
@@ -127,7 +127,7 @@ func (a *Admin) DescribePartitions(ctx context.Context, topic string, partitions
 
 // DescribeCluster returns the cluster and its brokers.
 func (a *Admin) DescribeCluster(ctx context.Context) (ClusterInfo, error) {
-	r, err := read(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DescribeClusterResponse, error) {
+	r, err := ask(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DescribeClusterResponse, error) {
 		return api.DescribeCluster(ctx, &runnelv1.DescribeClusterRequest{})
 	})
 	if err != nil {
@@ -189,8 +189,8 @@ func adminClient(cc grpc.ClientConnInterface) runnelv1.AdminClient {
 	return runnelv1.NewAdminClient(cc)
 }
 
-// read asks one broker after the other until one answers.
-func read[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.AdminClient) (R, error)) (r R, err error) {
+// ask asks one broker after the other until one answers.
+func ask[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.AdminClient) (R, error)) (r R, err error) {
 	for _, address := range a.c.meta.addresses() {
 		r, err = call(ctx, a, address, f)
 		var e *Error

@@ -136,6 +136,7 @@ func newProducerConfig(opts []ProducerOption) (producerConfig, error) {
 	check(cfg.batchBytes >= 1<<10 && cfg.batchBytes <= 16<<20, "BatchBytes %d is outside 1 KiB to 16 MiB", cfg.batchBytes)
 	check(cfg.bufferBytes >= 1<<10, "BufferBytes %d is below 1 KiB", cfg.bufferBytes)
 	check(cfg.deliveryTimeout > 0, "DeliveryTimeout %v is not positive", cfg.deliveryTimeout)
+	check(cfg.linger <= 0 || cfg.linger < cfg.deliveryTimeout, "Linger %v leaves nothing of DeliveryTimeout %v", cfg.linger, cfg.deliveryTimeout)
 	check(cfg.maxInFlight >= 1 && cfg.maxInFlight <= 5, "MaxInFlight %d is outside 1 to 5", cfg.maxInFlight)
 	check(cfg.compression >= CompressionTopic && cfg.compression <= CompressionZstd, "unknown compression %d", cfg.compression)
 	return cfg, errors.Join(faults...)

@@ -275,6 +275,7 @@ func (pt *producerPartition) dropCancelledLocked() {
 		rest.result.err = rest.result.errs[0]
 		rest.state = batchDone
 		pt.failUnsentLocked(i+1, cause)
+		pt.offerLocked() // what was before it
 		return
 	}
 }
