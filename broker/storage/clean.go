@@ -22,34 +22,29 @@ import (
 // before anything else is written. So whoever finds it knows that nothing has changed since, and that a journal that differs is
 // damaged, not torn. (What a log needs to be opened without a scan is in the partition's own marker.)
 const (
-	cleanName    = "clean"
-	cleanMagic   = "RNLCLEAN"
-	cleanVersion = 1
-	cleanSize    = 12
+	cleanName = "clean"
+	cleanSize = 12
 )
+
+var cleanFile = sealedKind{cleanName, "RNLCLEAN", 1}
 
 func writeClean(fsys vfs.FS, dir string, seal journalSeal) error {
 	body := binary.LittleEndian.AppendUint64(nil, uint64(seal.size))
 	body = binary.LittleEndian.AppendUint32(body, seal.crc)
-	return writeSealed(fsys, dir, cleanName, encodeSealed(cleanMagic, cleanVersion, body))
+	return cleanFile.write(fsys, dir, body)
 }
 
 // readClean returns the seal, nil when the last stop was not a clean one. A damaged marker is an error: it was whole once.
 func readClean(fsys vfs.FS, dir string) (*journalSeal, error) {
-	path := filepath.Join(dir, cleanName)
-	b, err := readWhole(fsys, path, 1<<10)
+	body, err := cleanFile.read(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	_, body, err := decodeSealed(path, cleanMagic, cleanVersion, b)
-	if err != nil {
-		return nil, err
-	}
 	if len(body) != cleanSize {
-		return nil, &CorruptFileError{File: path, Offset: sealedHeaderSize, Detail: fmt.Sprintf("the body has %d bytes, want %d", len(body), cleanSize)}
+		return nil, &CorruptFileError{File: filepath.Join(dir, cleanName), Offset: sealedHeaderSize, Detail: fmt.Sprintf("the body has %d bytes, want %d", len(body), cleanSize)}
 	}
 	return &journalSeal{size: int64(binary.LittleEndian.Uint64(body)), crc: binary.LittleEndian.Uint32(body[8:])}, nil
 }
@@ -76,6 +71,8 @@ func checkSeal(fsys vfs.FS, dir string, seal journalSeal) (*CorruptFileError, er
 	if int64(len(b)) == seal.size && crc32.Checksum(b, castagnoli) == seal.crc {
 		return nil, nil
 	}
-	return &CorruptFileError{File: path, Offset: min(int64(len(b)), seal.size),
-		Detail: fmt.Sprintf("%d bytes with another checksum than the %d bytes that the last stop left", len(b), seal.size)}, nil
+	return &CorruptFileError{
+		File: path, Offset: min(int64(len(b)), seal.size),
+		Detail: fmt.Sprintf("%d bytes with another checksum than the %d bytes that the last stop left", len(b), seal.size),
+	}, nil
 }

@@ -139,10 +139,10 @@ func formatDataDir(cfg Config, fsys vfs.FS, clk clock.Clock) (meta, error) {
 		}
 	}
 	m := meta{StorageID: ids.NewStorageID(), ClusterID: cfg.ClusterID, Formatted: clk.Now()}
-	if err := writeSealed(fsys, cfg.DataDir, journalName, encodeJournalHeader(m.StorageID, 1)); err != nil {
+	if err := replaceDurably(fsys, cfg.DataDir, journalName, encodeJournalHeader(m.StorageID, 1)); err != nil {
 		return meta{}, fmt.Errorf("formatting %s: %w", cfg.DataDir, err)
 	}
-	if err := writeSealed(fsys, cfg.DataDir, metaName, m.encode()); err != nil {
+	if err := replaceDurably(fsys, cfg.DataDir, metaName, m.encode()); err != nil {
 		return meta{}, fmt.Errorf("formatting %s: %w", cfg.DataDir, err)
 	}
 	return m, nil

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -61,7 +62,7 @@ func TestDataDirKeepsItsIdentity(t *testing.T) {
 }
 
 func TestDataDirRefusals(t *testing.T) {
-	sealedFuture := encodeSealed(metaMagic, metaVersion+1, []byte("whatever a later release writes"))
+	sealedFuture := sealedKind{metaName, metaFile.magic, metaFile.version + 1}.encode([]byte("whatever a later release writes"))
 	damaged := meta{StorageID: ids.StorageID{1}, ClusterID: "c1", Formatted: testStart}.encode()
 	damaged[30] ^= 1
 	for name, c := range map[string]struct {
@@ -83,7 +84,7 @@ func TestDataDirRefusals(t *testing.T) {
 			prepare: func(t *testing.T, fsys *memfs.Mem) { t.Helper(); put(t, fsys, testDir+"/meta", sealedFuture) },
 			want: func(err error) bool {
 				var e *FutureFormatError
-				return errors.As(err, &e) && e.Version == metaVersion+1 && e.Supported == metaVersion
+				return errors.As(err, &e) && e.Version == metaFile.version+1 && e.Supported == metaFile.version
 			},
 		},
 		"damaged meta": {
@@ -192,7 +193,7 @@ func TestDataDirIsFormattedAmongForeignFiles(t *testing.T) {
 
 // TestDataDirFormatCrash stops at every moment of formatting, keeps what the disk could hold, and formats again.
 func TestDataDirFormatCrash(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a reproducible test
+	rng := rand.New(rand.NewPCG(1, 2))
 	crashAtEveryOp(t, func(fsys vfs.FS) error {
 		d, err := openDataDir(testConfig(), fsys, testClock())
 		if err != nil {
@@ -279,7 +280,7 @@ func TestStopsThatAreDamagedStopNothingElse(t *testing.T) {
 
 func TestConfigReportsAllFaults(t *testing.T) {
 	err := Config{ReserveBytes: -1}.Validate()
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the joined error itself is looked at
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || len(joined.Unwrap()) != 12 {
 		t.Errorf("faults: %v", err)
 	}
@@ -290,10 +291,10 @@ func TestConfigReportsAllFaults(t *testing.T) {
 
 func FuzzSealedMeta(f *testing.F) {
 	f.Add(meta{StorageID: ids.StorageID{1}, ClusterID: "c1"}.encode())
-	f.Add(encodeSealed(metaMagic, 9, []byte("x")))
+	f.Add(sealedKind{metaName, metaFile.magic, 9}.encode([]byte("x")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decodeMeta("meta", b)
-		if err == nil && string(m.encode()) != string(b) {
+		if err == nil && !bytes.Equal(m.encode(), b) {
 			t.Errorf("%+v is encoded differently from what was read", m)
 		}
 	})

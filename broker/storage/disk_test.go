@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"runtime"
@@ -138,7 +137,7 @@ func TestRunWatchesDiskAndRetention(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Run(context.Background()); err == nil {
+	if err := s.Run(t.Context()); err == nil {
 		t.Error("Run twice")
 	}
 }
@@ -147,7 +146,7 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	disk := memfs.New()
 	open := func() *Store {
-		s, err := Open(context.Background(), testConfig(), disk, testClock(), slog.New(slog.DiscardHandler), reg)
+		s, err := Open(t.Context(), testConfig(), disk, testClock(), slog.New(slog.DiscardHandler), reg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +188,7 @@ func TestMetrics(t *testing.T) {
 		t.Error("journal bytes are not counted")
 	}
 	abandon(t, e)
-	e = &storeEnv{t: t, fs: disk, Store: open()}
+	s = open()
 	families, err = reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +198,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("quarantined partitions: %v", f.GetMetric())
 		}
 	}
-	if err := e.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -3,9 +3,9 @@
 //
 //	Store ── dataDir    meta, lock, stops: is this disk ours, and may it be used?        datadir.go meta.go stops.go
 //	     ├── journal    recovery bounds and epochs of all logs, one file                 journal*.go, docs/formats/journal.md
-//	     ├── syncer     group commit: one round at a time                                sync.go
+//	     ├── syncer     group commit: one round at a time                                sync.go round.go
 //	     ├── diskWatch  reserve, refusal of produce, time until the disk is full         disk.go
-//	     └── partitions opening, making, deleting, recovering                            open.go partition.go recover.go
+//	     └── partitions opening, making, deleting, recovering                            open.go partition.go recover.go rebuild.go
 //
 // # Durability
 //

@@ -97,7 +97,7 @@ func newStore(t testing.TB, fsys vfs.FS, change ...func(*Config)) *storeEnv {
 		c(&cfg)
 	}
 	clk := testClock()
-	s, err := Open(context.Background(), cfg, fsys, clk, slog.New(slog.DiscardHandler), nil)
+	s, err := Open(t.Context(), cfg, fsys, clk, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

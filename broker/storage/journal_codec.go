@@ -127,20 +127,20 @@ func appendFrame(b []byte, sequence uint64, records []journalRecord) []byte {
 	b = binary.LittleEndian.AppendUint32(b, 0)
 	for _, r := range records {
 		b = append(b, r.key.TopicID[:]...)
-		b = binary.LittleEndian.AppendUint32(b, uint32(r.key.Partition)) //nolint:gosec // the bits are kept
+		b = binary.LittleEndian.AppendUint32(b, uint32(r.key.Partition))
 		b = append(b, r.logID[:]...)
 		b = append(b, byte(r.kind))
-		b = binary.LittleEndian.AppendUint16(b, uint16(len(r.epochs))) //nolint:gosec // at most maxJournalEpochs
+		b = binary.LittleEndian.AppendUint16(b, uint16(len(r.epochs)))
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.flushed))
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.highWatermark))
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.logStart))
 		for _, e := range r.epochs {
-			b = binary.LittleEndian.AppendUint32(b, uint32(e.Epoch)) //nolint:gosec // the bits are kept
+			b = binary.LittleEndian.AppendUint32(b, uint32(e.Epoch))
 			b = binary.LittleEndian.AppendUint64(b, uint64(e.Start))
 		}
 	}
 	frame := b[start:]
-	binary.LittleEndian.PutUint32(frame[4:], uint32(len(frame)-frameHeaderSize)) //nolint:gosec // bounded by frameMaxBytes
+	binary.LittleEndian.PutUint32(frame[4:], uint32(len(frame)-frameHeaderSize))
 	crc := crc32.Update(crc32.Checksum(frame[:16], castagnoli), castagnoli, frame[frameHeaderSize:])
 	binary.LittleEndian.PutUint32(frame[16:], crc)
 	return b
@@ -212,7 +212,7 @@ func parseRecord(b []byte) (r journalRecord, n int, ok bool) {
 	r = journalRecord{
 		key: partitionKey{
 			TopicID:   ids.TopicID(b[:16]),
-			Partition: int32(binary.LittleEndian.Uint32(b[16:])), //nolint:gosec // the bits are kept
+			Partition: int32(binary.LittleEndian.Uint32(b[16:])),
 		},
 		logID:         ids.LogID(b[20:36]),
 		kind:          recordKind(b[36]),
@@ -230,7 +230,7 @@ func parseRecord(b []byte) (r journalRecord, n int, ok bool) {
 	}
 	for i := range r.epochs {
 		at := b[recordFixedSize+epochSize*i:]
-		r.epochs[i].Epoch = int32(binary.LittleEndian.Uint32(at)) //nolint:gosec // the bits are kept
+		r.epochs[i].Epoch = int32(binary.LittleEndian.Uint32(at))
 		r.epochs[i].Start = int64(binary.LittleEndian.Uint64(at[4:]))
 	}
 	return r, n, true

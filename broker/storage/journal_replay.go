@@ -57,8 +57,7 @@ func replayBytes(path string, b []byte, id ids.StorageID) (replayed, error) {
 	case err != nil:
 		return replayed{}, err
 	case found != id:
-		return replayed{}, &CorruptFileError{File: path, Offset: 12,
-			Detail: fmt.Sprintf("belongs to storage %s, this is %s", found, id)}
+		return replayed{}, &CorruptFileError{File: path, Offset: 12, Detail: fmt.Sprintf("belongs to storage %s, this is %s", found, id)}
 	default:
 		expected, out.sequence = first, first-1
 	}

@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,7 +33,7 @@ func drawRecord(t *rapid.T) journalRecord {
 	r := journalRecord{
 		key:           testKey(n),
 		logID:         ids.LogID{byte(n), byte(rapid.IntRange(0, 1).Draw(t, "incarnation"))},
-		kind:          recordKind(rapid.IntRange(1, 5).Draw(t, "kind")), //nolint:gosec // 1 to 5
+		kind:          recordKind(rapid.IntRange(1, 5).Draw(t, "kind")),
 		flushed:       rapid.Int64Range(0, 1000).Draw(t, "flushed"),
 		highWatermark: rapid.Int64Range(0, 1000).Draw(t, "hw"),
 		logStart:      rapid.Int64Range(0, 1000).Draw(t, "start"),
@@ -100,10 +101,7 @@ func sampleJournal() (content []byte, states map[int]journalState) {
 		for _, r := range records {
 			state.apply(r)
 		}
-		snapshot := journalState{}
-		for k, v := range state {
-			snapshot[k] = v
-		}
+		snapshot := maps.Clone(state)
 		if f, _ := parseFrame(content[before:]); before+f.size < len(content) {
 			states[before+f.size] = snapshot // the copy follows
 		}

@@ -23,22 +23,22 @@ type meta struct {
 }
 
 const (
-	metaName    = "meta"
-	metaMagic   = "RNLMETA\x00"
-	metaVersion = 1
-	metaFixed   = 26
+	metaName  = "meta"
+	metaFixed = 26
 )
+
+var metaFile = sealedKind{metaName, "RNLMETA\x00", 1}
 
 func (m meta) encode() []byte {
 	body := make([]byte, metaFixed, metaFixed+len(m.ClusterID))
 	copy(body, m.StorageID[:])
 	binary.LittleEndian.PutUint64(body[16:], uint64(m.Formatted.UnixMilli()))
-	binary.LittleEndian.PutUint16(body[24:], uint16(len(m.ClusterID))) //nolint:gosec // Config.Validate bounds the cluster id
-	return encodeSealed(metaMagic, metaVersion, append(body, m.ClusterID...))
+	binary.LittleEndian.PutUint16(body[24:], uint16(len(m.ClusterID)))
+	return metaFile.encode(append(body, m.ClusterID...))
 }
 
 func decodeMeta(name string, b []byte) (meta, error) {
-	_, body, err := decodeSealed(name, metaMagic, metaVersion, b)
+	body, err := metaFile.decode(name, b)
 	if err != nil {
 		return meta{}, err
 	}

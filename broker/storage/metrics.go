@@ -79,8 +79,9 @@ func (m *metrics) collectors() []prometheus.Collector {
 }
 
 func (m *metrics) register(reg prometheus.Registerer) error {
-	var errs []error
-	for _, c := range m.collectors() {
+	all := m.collectors()
+	errs := make([]error, 0, len(all))
+	for _, c := range all {
 		errs = append(errs, reg.Register(c))
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -18,7 +17,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.Run(fmt.Sprintf("%d partitions/clean=%v", partitions, clean), func(b *testing.B) {
 			cfg := DefaultConfig(b.TempDir(), "c1")
 			open := func() *Store {
-				s, err := Open(context.Background(), cfg, vfs.OS(), clock.System(), slog.New(slog.DiscardHandler), nil)
+				s, err := Open(b.Context(), cfg, vfs.OS(), clock.System(), slog.New(slog.DiscardHandler), nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -26,13 +25,13 @@ func BenchmarkOpen(b *testing.B) {
 			}
 			s := open()
 			for n := range int32(partitions) {
-				l, err := s.CreateLog(context.Background(), testTopic, n, TopicInfo{Name: "orders"}, log.StartState{})
+				l, err := s.CreateLog(b.Context(), testTopic, n, TopicInfo{Name: "orders"}, log.StartState{})
 				if err != nil {
 					b.Fatal(err)
 				}
 				mustAppend(b, l, "x")
 			}
-			if _, err := s.syncer.flush(context.Background()); err != nil {
+			if _, err := s.syncer.flush(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 			stop := func() {

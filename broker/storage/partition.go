@@ -98,7 +98,7 @@ func (s *Store) openConfig(dir string, m log.Meta) (log.OpenConfig, error) {
 	cfg, err := s.logConfig(m)
 	return log.OpenConfig{
 		FS: s.fsys, Dir: dir, Config: cfg, Host: host{s}, Clock: s.clk, Cache: s.cache,
-		Logger: s.lg.With("topic", m.TopicName, "topicID", m.TopicID.String(), "partition", m.Partition),
+		Logger: s.lg.With("topic", m.TopicName, "topic_id", m.TopicID.String(), "partition", m.Partition),
 	}, err
 }
 
@@ -142,7 +142,7 @@ func (s *Store) deleteLog(k partitionKey) error {
 	s.set(k, &partition{broken: &log.State{Health: log.Offline, Err: log.ErrClosed}, known: logState{logID: logID}})
 	if p.log != nil {
 		if err := p.log.Close(); err != nil {
-			s.lg.Warn("Closing a deleted partition failed", "topicID", k.TopicID.String(), "partition", k.Partition, "err", err)
+			s.lg.Warn("Closing a deleted partition failed", "topic_id", k.TopicID.String(), "partition", k.Partition, "err", err)
 		}
 	}
 	place := partitionDir(s.cfg.DataDir, k)

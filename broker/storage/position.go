@@ -25,11 +25,11 @@ type Position struct {
 //	│ etcd cluster│ era │ revision │ length │ cluster id … │
 //	└─────────────┴─────┴──────────┴────────┴──────────────┘
 const (
-	positionName    = "position"
-	positionMagic   = "RNLPOSN\x00"
-	positionVersion = 1
-	positionFixed   = 26
+	positionName  = "position"
+	positionFixed = 26
 )
+
+var positionFile = sealedKind{positionName, "RNLPOSN\x00", 1}
 
 // SavePosition replaces the stored position, durably. The caller makes sure that positions only go forward. A full disk is an
 // error that may be tried again.
@@ -40,30 +40,25 @@ func (s *Store) SavePosition(p Position) error {
 	body := binary.LittleEndian.AppendUint64(nil, p.EtcdClusterID)
 	body = binary.LittleEndian.AppendUint64(body, uint64(p.Era))
 	body = binary.LittleEndian.AppendUint64(body, uint64(p.Revision))
-	body = binary.LittleEndian.AppendUint16(body, uint16(len(p.ClusterID))) //nolint:gosec // checked above
-	content := encodeSealed(positionMagic, positionVersion, append(body, p.ClusterID...))
+	body = binary.LittleEndian.AppendUint16(body, uint16(len(p.ClusterID)))
+	body = append(body, p.ClusterID...)
 	s.positionMu.Lock()
 	defer s.positionMu.Unlock()
-	return s.diskFault(writeSealed(s.fsys, s.cfg.DataDir, positionName, content))
+	return s.diskFault(positionFile.write(s.fsys, s.cfg.DataDir, body))
 }
 
 // LoadPosition reads the position in a data directory, before or after it is opened: the zero value when none was saved, or when
 // there is no such directory yet. *CorruptFileError and *FutureFormatError are the refusals.
 func LoadPosition(fsys vfs.FS, dir string) (Position, error) {
-	path := filepath.Join(dir, positionName)
-	b, err := readWhole(fsys, path, 1<<10)
+	body, err := positionFile.read(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Position{}, nil
 	}
 	if err != nil {
 		return Position{}, err
 	}
-	_, body, err := decodeSealed(path, positionMagic, positionVersion, b)
-	if err != nil {
-		return Position{}, err
-	}
 	if len(body) < positionFixed || len(body) != positionFixed+int(binary.LittleEndian.Uint16(body[24:])) {
-		return Position{}, &CorruptFileError{File: path, Offset: sealedHeaderSize, Detail: "the cluster id does not fill the body"}
+		return Position{}, &CorruptFileError{File: filepath.Join(dir, positionName), Offset: sealedHeaderSize, Detail: "the cluster id does not fill the body"}
 	}
 	return Position{
 		EtcdClusterID: binary.LittleEndian.Uint64(body),

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
 
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/segment"
@@ -83,8 +81,8 @@ func (s *Store) recover(ctx context.Context, k partitionKey, acceptLoss bool) (R
 	if err != nil || !acceptLoss {
 		return plan, err
 	}
-	s.lg.Warn("Recovering a damaged partition", "topicID", k.TopicID.String(), "partition", k.Partition,
-		"keepFrom", plan.KeepFrom, "keepTo", plan.KeepTo, "lostTo", plan.LostTo, "setAside", plan.SetAside)
+	s.lg.Warn("Recovering a damaged partition", "topic_id", k.TopicID.String(), "partition", k.Partition,
+		"keep_from", plan.KeepFrom, "keep_to", plan.KeepTo, "lost_to", plan.LostTo, "set_aside", plan.SetAside)
 	m := log.Meta{TopicID: k.TopicID, Partition: k.Partition, LogID: ids.NewLogID(), TopicName: plan.TopicName, TopicConfig: plan.config}
 	l, err := s.rebuild(ctx, k, p, plan, m)
 	if err != nil {
@@ -184,157 +182,4 @@ func segmentBases(fsys vfs.FS, dir string) ([]int64, error) {
 		}
 	}
 	return bases, nil
-}
-
-// rebuild puts a directory with the intact part in the place of the damaged one, and opens it.
-func (s *Store) rebuild(ctx context.Context, k partitionKey, p *partition, plan RecoverPlan, m log.Meta) (*log.Log, error) {
-	if plan.missing {
-		l, err := s.makeLog(ctx, m, log.StartState{Offset: plan.KeepTo, Epochs: plan.epochs})
-		if err != nil {
-			return nil, err
-		}
-		if err := s.commit(newState(l)); err != nil {
-			return nil, errors.Join(err, l.Close())
-		}
-		return l, nil
-	}
-	temporary := plan.Dir + recoveringSuffix
-	if err := s.makeCopy(ctx, plan, m, temporary); err != nil {
-		return nil, err
-	}
-	if p.log != nil {
-		if err := p.log.Close(); err != nil {
-			return nil, err
-		}
-	}
-	parent := topicDir(s.cfg.DataDir, k.TopicID)
-	for _, rename := range [][2]string{{plan.Dir, plan.SetAside}, {temporary, plan.Dir}} {
-		if err := s.fsys.Rename(rename[0], rename[1]); err != nil {
-			return nil, err
-		}
-		if err := s.fsys.SyncDir(parent); err != nil {
-			return nil, err
-		}
-	}
-	return s.openRebuilt(ctx, k, plan, m)
-}
-
-// makeCopy builds the directory that takes the damaged one's place, durably.
-func (s *Store) makeCopy(ctx context.Context, plan RecoverPlan, m log.Meta, to string) error {
-	start := log.StartState{Offset: plan.KeepTo, Epochs: plan.epochs}
-	if len(plan.keep) > 0 {
-		start.Offset = plan.keep[0].base
-	}
-	if err := s.fsys.RemoveAll(to); err != nil {
-		return err
-	}
-	oc, err := s.openConfig(to, m)
-	if err != nil {
-		return err
-	}
-	oc.Host = noHost{}
-	l, err := log.Create(ctx, oc, m, start)
-	if err != nil {
-		return err
-	}
-	if err := l.Close(); err != nil {
-		return err
-	}
-	// What Close wrote describes an empty log.
-	entries, err := s.fsys.ReadDir(to)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if log.IsFile(e.Name) && e.Name != log.MetaFile && e.Name != "epochs" {
-			if err := s.fsys.Remove(filepath.Join(to, e.Name)); err != nil {
-				return err
-			}
-		}
-	}
-	return s.copyKept(ctx, plan, to)
-}
-
-// noHost is the host of a log that is made and closed at once.
-type noHost struct{}
-
-func (noHost) MarkDirty(*log.Log)                                 {}
-func (noHost) JournalNow(context.Context, log.JournalEntry) error { return ErrClosed }
-func (noHost) Failed(*log.Log, error)                             {}
-
-// copyKept copies the intact batches and the producer snapshots among them, durably. Indexes are rebuilt when the log is opened.
-func (s *Store) copyKept(ctx context.Context, plan RecoverPlan, to string) error {
-	for _, seg := range plan.keep {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		name := segment.FileName(seg.base, segment.ExtLog)
-		if err := copyFile(s.fsys, filepath.Join(plan.Dir, name), filepath.Join(to, name), seg.size); err != nil {
-			return err
-		}
-	}
-	entries, err := s.fsys.ReadDir(plan.Dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		at, ext, ok := segment.ParseFileName(e.Name)
-		if !ok || ext != segment.ExtSnapshot || at > plan.KeepTo || len(plan.keep) == 0 {
-			continue
-		}
-		if err := copyFile(s.fsys, filepath.Join(plan.Dir, e.Name), filepath.Join(to, e.Name), e.Size); err != nil {
-			return err
-		}
-	}
-	return s.fsys.SyncDir(to)
-}
-
-// copyFile copies the first n bytes of a file, and syncs the copy.
-func copyFile(fsys vfs.FS, from, to string, n int64) (err error) {
-	src, err := fsys.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, src.Close()) }()
-	if err := removeIfExists(fsys, to); err != nil {
-		return err
-	}
-	dst, err := fsys.Create(to)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dst.Close()) }()
-	buf := make([]byte, min(n, 1<<20))
-	for pos := int64(0); pos < n; {
-		chunk := buf[:min(int64(len(buf)), n-pos)]
-		if _, err := src.ReadAt(chunk, pos); err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if _, err := dst.WriteAt(chunk, pos); err != nil {
-			return err
-		}
-		pos += int64(len(chunk))
-	}
-	return dst.Sync()
-}
-
-// openRebuilt journals what the rebuilt log is, and opens it.
-func (s *Store) openRebuilt(ctx context.Context, k partitionKey, plan RecoverPlan, m log.Meta) (*log.Log, error) {
-	r := journalRecord{
-		key: k, logID: m.LogID, kind: kindState,
-		flushed: plan.KeepTo, highWatermark: min(max(plan.known.highWatermark, plan.KeepFrom), plan.KeepTo), logStart: plan.KeepFrom,
-		epochs: plan.epochs[max(0, len(plan.epochs)-maxJournalEpochs):],
-	}
-	if err := s.commit(r); err != nil {
-		return nil, err
-	}
-	oc, err := s.openConfig(plan.Dir, m)
-	if err != nil {
-		return nil, err
-	}
-	oc.Recovered = log.Recovered{
-		Flushed: r.flushed, HighWatermark: r.highWatermark, LogStart: r.logStart, Epochs: plan.epochs, Known: true,
-	}
-	l, _, err := log.Open(ctx, oc)
-	return l, err
 }

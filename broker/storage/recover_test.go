@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -51,7 +50,7 @@ func filled(t testing.TB, records int) (disk *memfs.Mem, dir string, want []stri
 	l := s.create(0)
 	for i := range records {
 		text := fmt.Sprint("record ", i, " ", strings.Repeat("x", 60))
-		if _, err := appendOne(l, int32(i/10), text); err != nil { //nolint:gosec // small
+		if _, err := appendOne(l, int32(i/10), text); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, text)
@@ -93,7 +92,7 @@ func TestRecoverKeepsWhatIsIntactAndSetsTheRestAside(t *testing.T) {
 	if st.Health != log.Quarantined || !errors.As(st.Err, &corrupt) || len(s.Report().Quarantined) != 1 {
 		t.Fatalf("state: %v %v", st.Health, st.Err)
 	}
-	plan, err := s.Recover(context.Background(), testTopic, 0, false)
+	plan, err := s.Recover(t.Context(), testTopic, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +105,7 @@ func TestRecoverKeepsWhatIsIntactAndSetsTheRestAside(t *testing.T) {
 			t.Fatalf("planning changed %s", name)
 		}
 	}
-	done, err := s.Recover(context.Background(), testTopic, 0, true)
+	done, err := s.Recover(t.Context(), testTopic, 0, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +129,10 @@ func TestRecoverKeepsWhatIsIntactAndSetsTheRestAside(t *testing.T) {
 	if l.Flushed() != end {
 		t.Errorf("flushed up to %d of %d", l.Flushed(), end)
 	}
-	if _, err := s.Recover(context.Background(), testTopic, 0, true); !errors.Is(err, ErrNotDamaged) {
+	if _, err := s.Recover(t.Context(), testTopic, 0, true); !errors.Is(err, ErrNotDamaged) {
 		t.Errorf("recovering a healthy partition: %v", err)
 	}
-	if _, err := s.Recover(context.Background(), testTopic, 9, true); !errors.Is(err, ErrLogNotFound) {
+	if _, err := s.Recover(t.Context(), testTopic, 9, true); !errors.Is(err, ErrLogNotFound) {
 		t.Errorf("recovering what is not there: %v", err)
 	}
 	clone := disk.StrictCrashClone()
@@ -155,7 +154,7 @@ func TestCrashAtEveryChangeOfRecover(t *testing.T) {
 				fsys := errorfs.Wrap(disk, nil)
 				s := newStore(t, fsys, smallSegments)
 				fsys.CrashAt(fsys.Mutations() + k)
-				plan, err := s.Recover(context.Background(), testTopic, 0, true)
+				plan, err := s.Recover(t.Context(), testTopic, 0, true)
 				hit := fsys.Crashed()
 				if !hit && err != nil {
 					t.Fatal(err)
@@ -172,7 +171,7 @@ func TestCrashAtEveryChangeOfRecover(t *testing.T) {
 					case err == nil && st.Health != log.Online:
 						t.Fatalf("change %d: the recovery is undone: %v", k, st.Err)
 					case st.Health == log.Quarantined:
-						if p, err := s.Recover(context.Background(), testTopic, 0, true); err != nil || p.KeepTo != plan.KeepTo {
+						if p, err := s.Recover(t.Context(), testTopic, 0, true); err != nil || p.KeepTo != plan.KeepTo {
 							t.Fatalf("change %d: the next try: %+v, %v", k, p, err)
 						}
 					}
@@ -202,7 +201,7 @@ func TestRecoverAMissingPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStore(t, disk, smallSegments)
-	plan, err := s.Recover(context.Background(), testTopic, 0, true)
+	plan, err := s.Recover(t.Context(), testTopic, 0, true)
 	if err != nil || plan.KeepFrom != 20 || plan.KeepTo != 20 || plan.LostTo != 20 || plan.SetAside != "" {
 		t.Fatalf("plan: %+v, %v", plan, err)
 	}
@@ -221,7 +220,7 @@ func TestRecoverWithoutPartitionMeta(t *testing.T) {
 	if _, ok := s.Log(testTopic, 0); ok {
 		t.Error("a directory without identity has a log")
 	}
-	plan, err := s.Recover(context.Background(), testTopic, 0, true)
+	plan, err := s.Recover(t.Context(), testTopic, 0, true)
 	if err != nil || plan.KeepTo != 20 {
 		t.Fatalf("plan: %+v, %v", plan, err)
 	}
@@ -236,7 +235,7 @@ func TestRecoverWithoutPartitionMeta(t *testing.T) {
 // verify collects what VerifyDir finds.
 func verify(t testing.TB, fsys vfs.FS) (damages, notes []Finding, sum Summary) {
 	t.Helper()
-	sum, err := VerifyDir(context.Background(), fsys, testDir, func(f Finding) {
+	sum, err := VerifyDir(t.Context(), fsys, testDir, func(f Finding) {
 		if f.Severity == Damage {
 			damages = append(damages, f)
 		} else {
@@ -261,7 +260,7 @@ func TestVerifyAGoodDirectory(t *testing.T) {
 	if sum.Partitions != 1 || sum.Records != int64(len(want)) || sum.Batches != 40 || sum.Segments < 4 || sum.Bytes == 0 {
 		t.Errorf("summary: %+v", sum)
 	}
-	if _, err := VerifyDir(context.Background(), disk, "/", nil); err == nil {
+	if _, err := VerifyDir(t.Context(), disk, "/", nil); err == nil {
 		t.Error("a directory that is not a data directory verifies")
 	}
 }
@@ -275,7 +274,7 @@ func TestVerifyFindsEveryFlippedByte(t *testing.T) {
 	for name, content := range listing(t, disk, testDir) {
 		for at := range content {
 			clone := disk.StrictCrashClone()
-			flip(t, clone, testDir+"/"+name, int64(at), byte(at%8)) //nolint:gosec // 0 to 7
+			flip(t, clone, testDir+"/"+name, int64(at), byte(at%8))
 			damages, _, _ := verify(t, clone)
 			if len(damages) == 0 {
 				t.Fatalf("%s, byte %d: not found", name, at)
@@ -296,7 +295,7 @@ func TestOpenAfterEveryFlippedByte(t *testing.T) {
 	for name, content := range listing(t, disk, testDir) {
 		for at := range content {
 			clone := disk.StrictCrashClone()
-			flip(t, clone, testDir+"/"+name, int64(at), byte(at%8)) //nolint:gosec // 0 to 7
+			flip(t, clone, testDir+"/"+name, int64(at), byte(at%8))
 			cfg := testConfig()
 			smallSegments(&cfg)
 			s, err := openStore(clone, cfg)
@@ -336,12 +335,12 @@ func TestVerifyBesideARunningBroker(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range 300 {
-			if _, err := appendOne(l, int32(i/50), strings.Repeat("y", 50)); err != nil { //nolint:gosec // small
+			if _, err := appendOne(l, int32(i/50), strings.Repeat("y", 50)); err != nil {
 				t.Error(err)
 			}
 			l.SetHighWatermark(l.Flushed())
 			if i%50 == 49 {
-				if _, err := l.DeleteRecords(context.Background(), -1); err != nil {
+				if _, err := l.DeleteRecords(t.Context(), -1); err != nil {
 					t.Error(err)
 				}
 			}

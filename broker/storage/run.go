@@ -69,7 +69,7 @@ func (s *Store) applyRetention(ctx context.Context, l *log.Log) {
 		return
 	}
 	s.lg.Warn("Retention failed; it is tried again",
-		"topicID", l.TopicID().String(), "partition", l.Partition(), "err", err)
+		"topic_id", l.TopicID().String(), "partition", l.Partition(), "err", err)
 }
 
 func (s *Store) runDiskWatch(ctx context.Context) error {
@@ -100,9 +100,9 @@ func (s *Store) lookAtDisk() {
 	usage := s.disk.usage()
 	switch {
 	case became:
-		s.lg.Error("The disk is full: produce is refused until there is space", "freeBytes", usage.Free, "reserveBytes", usage.Reserve)
+		s.lg.Error("The disk is full: produce is refused until there is space", "free_bytes", usage.Free, "reserve_bytes", usage.Reserve)
 	case resumed:
-		s.lg.Info("The disk has space again: produce resumes", "freeBytes", usage.Free, "reserveBytes", usage.Reserve)
+		s.lg.Info("The disk has space again: produce resumes", "free_bytes", usage.Free, "reserve_bytes", usage.Reserve)
 	}
 }
 
@@ -130,11 +130,12 @@ func (s *Store) closeLogs() error {
 	// Whoever appends during the stop is in time for this round, or gets no acknowledgement.
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	errs := []error{s.syncer.drain(ended)}
+	drained := s.syncer.drain(ended)
 	logs := s.Logs()
 	var group errgroup.Group
 	group.SetLimit(s.cfg.OpenParallelism)
-	closed := make([]error, len(logs))
+	closed := make([]error, len(logs)+1)
+	closed[len(logs)] = drained
 	for i, l := range logs {
 		group.Go(func() error {
 			closed[i] = l.Close()
@@ -142,8 +143,7 @@ func (s *Store) closeLogs() error {
 		})
 	}
 	_ = group.Wait() // the errors are in closed
-	errs = append(errs, closed...)
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(closed...); err != nil {
 		return fmt.Errorf("closing %s: %w", filepath.Clean(s.cfg.DataDir), err)
 	}
 	if slices.ContainsFunc(logs, func(l *log.Log) bool { return l.Flushed() < l.End() }) {

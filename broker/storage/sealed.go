@@ -27,50 +27,71 @@ import (
 // Open removes; afterwards the new content, which was synced before the rename.
 const (
 	sealedHeaderSize = 20
-	sealedMaxSize    = 64 << 20
+	sealedMaxSize    = 1 << 20
 	tmpSuffix        = ".tmp"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func encodeSealed(magic string, version uint32, body []byte) []byte {
+// sealedKind is one kind of sealed file. Its version is the one that is written, and the newest that is read.
+type sealedKind struct {
+	name    string
+	magic   string // 8 bytes
+	version uint32
+}
+
+func (k sealedKind) encode(body []byte) []byte {
 	b := make([]byte, sealedHeaderSize, sealedHeaderSize+len(body))
-	copy(b[:8], magic)
-	binary.LittleEndian.PutUint32(b[8:], version)
-	binary.LittleEndian.PutUint32(b[12:], uint32(len(body))) //nolint:gosec // bodies are far below sealedMaxSize
+	copy(b[:8], k.magic)
+	binary.LittleEndian.PutUint32(b[8:], k.version)
+	binary.LittleEndian.PutUint32(b[12:], uint32(len(body)))
 	crc := crc32.Update(crc32.Checksum(b[:16], castagnoli), castagnoli, body)
 	binary.LittleEndian.PutUint32(b[16:], crc)
 	return append(b, body...)
 }
 
-// decodeSealed returns the body, which aliases b. name is for the errors: *CorruptFileError or *FutureFormatError.
-func decodeSealed(name, magic string, maxVersion uint32, b []byte) (version uint32, body []byte, err error) {
+// decode returns the body, which aliases b. path is for the errors: *CorruptFileError or *FutureFormatError.
+func (k sealedKind) decode(path string, b []byte) (body []byte, err error) {
 	corrupt := func(offset int64, format string, args ...any) error {
-		return &CorruptFileError{File: name, Offset: offset, Detail: fmt.Sprintf(format, args...)}
+		return &CorruptFileError{File: path, Offset: offset, Detail: fmt.Sprintf(format, args...)}
 	}
 	if len(b) < sealedHeaderSize {
-		return 0, nil, corrupt(int64(len(b)), "%d bytes, a header has %d", len(b), sealedHeaderSize)
+		return nil, corrupt(int64(len(b)), "%d bytes, a header has %d", len(b), sealedHeaderSize)
 	}
-	if string(b[:8]) != magic {
-		return 0, nil, corrupt(0, "begins with %q, want %q", b[:8], magic)
+	if string(b[:8]) != k.magic {
+		return nil, corrupt(0, "begins with %q, want %q", b[:8], k.magic)
 	}
 	if n := binary.LittleEndian.Uint32(b[12:]); int64(n) != int64(len(b)-sealedHeaderSize) {
-		return 0, nil, corrupt(12, "declares a body of %d bytes and has %d", n, len(b)-sealedHeaderSize)
+		return nil, corrupt(12, "declares a body of %d bytes and has %d", n, len(b)-sealedHeaderSize)
 	}
 	body = b[sealedHeaderSize:]
 	crc := crc32.Update(crc32.Checksum(b[:16], castagnoli), castagnoli, body)
 	if want := binary.LittleEndian.Uint32(b[16:]); crc != want {
-		return 0, nil, corrupt(0, "checksum is %08x, want %08x", crc, want)
+		return nil, corrupt(0, "checksum is %08x, want %08x", crc, want)
 	}
-	version = binary.LittleEndian.Uint32(b[8:])
-	if version == 0 || version > maxVersion {
-		return 0, nil, &FutureFormatError{File: name, Version: version, Supported: maxVersion}
+	if v := binary.LittleEndian.Uint32(b[8:]); v == 0 || v > k.version {
+		return nil, &FutureFormatError{File: path, Version: v, Supported: k.version}
 	}
-	return version, body, nil
+	return body, nil
 }
 
-// writeSealed replaces dir/name atomically; durable when it returns nil.
-func writeSealed(fsys vfs.FS, dir, name string, content []byte) error {
+// write replaces the file in dir atomically; durable when it returns nil.
+func (k sealedKind) write(fsys vfs.FS, dir string, body []byte) error {
+	return replaceDurably(fsys, dir, k.name, k.encode(body))
+}
+
+// read returns the body of the file in dir; the error wraps fs.ErrNotExist when there is none.
+func (k sealedKind) read(fsys vfs.FS, dir string) (body []byte, err error) {
+	path := filepath.Join(dir, k.name)
+	b, err := readWhole(fsys, path, sealedMaxSize)
+	if err != nil {
+		return nil, err
+	}
+	return k.decode(path, b)
+}
+
+// replaceDurably replaces dir/name atomically; durable when it returns nil.
+func replaceDurably(fsys vfs.FS, dir, name string, content []byte) error {
 	path := filepath.Join(dir, name)
 	if err := writeSynced(fsys, path+tmpSuffix, content); err != nil {
 		return err

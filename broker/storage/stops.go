@@ -14,31 +14,26 @@ import (
 // Sealed file `stops`, version 1: the times at which this broker stopped because a sync failed, oldest first, as 8-byte
 // milliseconds since 1970. It exists only after such a stop.
 const (
-	stopsName    = "stops"
-	stopsMagic   = "RNLSTOPS"
-	stopsVersion = 1
+	stopsName = "stops"
 
 	// maxStops within stopsWindow mean that the disk is lost: the store refuses to open until an operator clears them.
 	maxStops    = 3
 	stopsWindow = 10 * time.Minute
 )
 
+var stopsFile = sealedKind{stopsName, "RNLSTOPS", 1}
+
 // readStops returns the recorded stops; none when there is no file.
 func readStops(fsys vfs.FS, dir string) ([]time.Time, error) {
-	path := filepath.Join(dir, stopsName)
-	b, err := readWhole(fsys, path, 1<<20)
+	body, err := stopsFile.read(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	_, body, err := decodeSealed(path, stopsMagic, stopsVersion, b)
-	if err != nil {
-		return nil, err
-	}
 	if len(body)%8 != 0 {
-		return nil, &CorruptFileError{File: path, Offset: sealedHeaderSize, Detail: "the body is not a list of 8-byte times"}
+		return nil, &CorruptFileError{File: filepath.Join(dir, stopsName), Offset: sealedHeaderSize, Detail: "the body is not a list of 8-byte times"}
 	}
 	stops := make([]time.Time, 0, len(body)/8)
 	for ; len(body) > 0; body = body[8:] {
@@ -76,7 +71,7 @@ func recordStop(fsys vfs.FS, dir string, now time.Time) error {
 	for _, t := range stops {
 		body = binary.LittleEndian.AppendUint64(body, uint64(t.UnixMilli()))
 	}
-	return writeSealed(fsys, dir, stopsName, encodeSealed(stopsMagic, stopsVersion, body))
+	return stopsFile.write(fsys, dir, body)
 }
 
 // ClearStops forgets the stops after failed syncs, so that a store that was refused with *StoppedTooOftenError opens again. It is

@@ -2,21 +2,14 @@ package storage
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/vfs"
 )
-
-// noSpaceRetry is the time between two tries to journal the epochs of a round on a full disk.
-const noSpaceRetry = 250 * time.Millisecond
 
 // syncer turns appends into durable appends. One round runs at a time, and everything appended while it runs is covered by the
 // next: under load a round collects what many producers wrote, and an idle broker syncs at once. There is no artificial delay.
@@ -61,11 +54,6 @@ type syncer struct {
 
 	// syncingSince is when the sync of the present round began, in Unix nanoseconds; 0 between rounds.
 	syncingSince atomic.Int64
-}
-
-type roundPoint struct {
-	log   *log.Log
-	point log.SyncPoint
 }
 
 func newSyncer(cfg Config, volume vfs.Volume, j *journal, clk clock.Clock, m *metrics, registered func(*log.Log) bool) *syncer {
@@ -184,169 +172,6 @@ func (s *syncer) fail(what string, err error) error {
 	return f
 }
 
-func (s *syncer) runRound(ctx context.Context, dirty []*log.Log) error {
-	s.round.Lock()
-	defer s.round.Unlock()
-	start := s.clk.Now()
-	journaled, err := s.prepareLocked(ctx, dirty)
-	if err != nil {
-		s.completeLocked(err)
-		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return err // stopped while it waited for space; nothing failed, and nothing was acknowledged
-		}
-		return s.fail(journalName, err)
-	}
-	if ackBeforeSync {
-		s.completeLocked(nil)
-	}
-	s.syncingSince.Store(start.UnixNano())
-	method, what, err := s.syncLocked(journaled)
-	s.syncingSince.Store(0)
-	if !ackBeforeSync {
-		s.completeLocked(err)
-	}
-	if err != nil {
-		return s.fail(what, err)
-	}
-	for _, p := range s.round.points {
-		s.round.results[p.log] = struct{}{}
-	}
-	clear(s.round.points)
-	s.round.points = s.round.points[:0]
-	s.metrics.rounds.WithLabelValues(method).Inc()
-	s.metrics.syncSeconds.Observe(s.clk.Since(start).Seconds())
-	return nil
-}
-
-// prepareLocked captures the logs and writes the journal. With journaled the lock of the journal is still held, and syncLocked
-// releases it: nobody else may write to the journal before it is synced.
-//
-// The captures are made under that lock as well. A truncation changes its log before it journals its bound, so it comes before the
-// capture, which then knows nothing above the bound, or its record comes behind this frame and makes void what is above.
-func (s *syncer) prepareLocked(ctx context.Context, dirty []*log.Log) (journaled bool, err error) {
-	s.journal.mu.Lock()
-	defer func() {
-		if !journaled {
-			s.journal.mu.Unlock()
-		}
-	}()
-	s.round.points, s.round.records = s.round.points[:0], s.round.records[:0]
-	needed := false
-	for _, l := range dirty {
-		if !s.registered(l) {
-			continue
-		}
-		p := l.PrepareSync()
-		s.round.points = append(s.round.points, roundPoint{l, p})
-		if epochs := p.NewEpochs(); len(epochs) > 0 {
-			needed = true
-			r := newProgress(l.JournalEntry())
-			r.epochs = epochs
-			s.round.records = append(s.round.records, r)
-			delete(s.round.results, l)
-		}
-	}
-	s.addResultsLocked()
-	for {
-		before := s.journal.mu.end
-		err := s.journal.writeLocked(s.round.records)
-		switch {
-		case err == nil:
-			s.metrics.journalBytes.Add(float64(max(0, s.journal.mu.end-before)))
-			clear(s.round.results)
-			return len(s.round.records) > 0, nil
-		case !vfs.IsNoSpace(err) || s.journal.mu.failed != nil:
-			return false, err
-		case !needed:
-			return false, nil // results can wait for a later round, acks need not wait for them
-		}
-		// Batches of a new epoch may not be acknowledged before the epoch is in the journal. The lock is kept: what was captured
-		// must not be overtaken by a truncation.
-		if err := clock.Sleep(ctx, s.clk, noSpaceRetry); err != nil {
-			return false, err
-		}
-	}
-}
-
-// addResultsLocked adds what the rounds so far have made durable. It is read here, not when a round ends, because a truncation may
-// have lowered it since.
-func (s *syncer) addResultsLocked() {
-	for l := range s.round.results {
-		if s.registered(l) {
-			s.round.records = append(s.round.records, newProgress(l.JournalEntry()))
-		}
-	}
-}
-
-// syncLocked syncs the journal (if it was written; its lock is released as soon as that is done) and the files at the same time.
-func (s *syncer) syncLocked(journaled bool) (method, what string, err error) {
-	var journalErr error
-	done := make(chan struct{})
-	if journaled {
-		go func() {
-			defer close(done)
-			defer s.journal.mu.Unlock()
-			journalErr = s.journal.syncLocked()
-		}()
-	} else {
-		close(done)
-	}
-	// (The mutant has let go of the files already.)
-	if ackBeforeSync || len(s.round.points) > s.cfg.SyncfsThreshold && s.volume.Supported() {
-		method, what = methodSyncfs, "the data volume"
-		err = s.volume.Sync()
-	} else {
-		method = methodFdatasync
-		what, err = s.syncFilesLocked()
-	}
-	<-done
-	if err == nil && journalErr != nil {
-		what, err = journalName, journalErr
-	}
-	return method, what, err
-}
-
-// syncFilesLocked syncs the files of each log from a bounded pool.
-func (s *syncer) syncFilesLocked() (what string, err error) {
-	if len(s.round.points) == 1 {
-		return s.round.points[0].sync()
-	}
-	var group errgroup.Group
-	group.SetLimit(s.cfg.SyncWorkers)
-	var failed struct {
-		sync.Mutex
-		what string
-	}
-	for _, p := range s.round.points {
-		group.Go(func() error {
-			what, err := p.sync()
-			if err != nil {
-				failed.Lock()
-				failed.what = what
-				failed.Unlock()
-			}
-			return err
-		})
-	}
-	err = group.Wait()
-	return failed.what, err
-}
-
-func (p roundPoint) sync() (what string, err error) {
-	if err := p.point.SyncFiles(); err != nil {
-		e := p.log.JournalEntry()
-		return fmt.Sprintf("partition %s/%d", e.TopicID, e.Partition), err
-	}
-	return "", nil
-}
-
-// completeLocked tells the logs of the round how it went.
-func (s *syncer) completeLocked(err error) {
-	for _, p := range s.round.points {
-		p.log.CompleteSync(p.point, err)
-	}
-}
-
 // journalResults journals what was made durable since the last frame, with a sync of its own. left tells that a full disk made it
 // put that off.
 func (s *syncer) journalResults() (left bool, err error) {
@@ -380,15 +205,4 @@ func (s *syncer) age() time.Duration {
 		return 0
 	}
 	return max(0, s.clk.Since(time.Unix(0, since)))
-}
-
-func newProgress(e log.JournalEntry) journalRecord {
-	r := journalRecord{
-		key: partitionKey{e.TopicID, e.Partition}, logID: e.LogID, kind: kindProgress,
-		flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart, epochs: e.NewEpochs,
-	}
-	if e.Truncated {
-		r.kind = kindTruncated
-	}
-	return r
 }

@@ -16,9 +16,9 @@ import (
 type Severity uint8
 
 const (
-	// Note: unfinished, foreign, or above what was made durable. Nothing that was acknowledged is affected.
+	// Note is something unfinished, foreign, or above what was made durable. Nothing that was acknowledged is affected.
 	Note Severity = iota
-	// Damage: not what was written.
+	// Damage is something that is not as it was written.
 	Damage
 )
 

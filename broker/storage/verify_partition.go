@@ -18,8 +18,10 @@ func (v *verifier) partition(ctx context.Context, k partitionKey, dir string) er
 	m, err := log.ReadMeta(v.fsys, dir)
 	metaPath := filepath.Join(dir, log.MetaFile)
 	if err == nil && (m.TopicID != k.TopicID || m.Partition != k.Partition) {
-		v.damage(Finding{File: metaPath, Segment: -1, Offset: -1, Position: 0,
-			Detail: fmt.Sprintf("says that it is partition %s/%d", m.TopicID, m.Partition)})
+		v.damage(Finding{
+			File: metaPath, Segment: -1, Offset: -1, Position: 0,
+			Detail: fmt.Sprintf("says that it is partition %s/%d", m.TopicID, m.Partition),
+		})
 	}
 	if err := v.fault(metaPath, err); err != nil {
 		return err
@@ -77,8 +79,10 @@ func (w *segmentWalk) segment(i int) (err error) {
 	base, last := w.bases[i], i == len(w.bases)-1
 	path := w.path(base, segment.ExtLog)
 	if w.want >= 0 && base != w.want {
-		w.damage(Finding{File: path, Segment: base, Offset: w.want, Position: 0,
-			Detail: fmt.Sprintf("begins at offset %d, the segment before it ends at %d", base, w.want)})
+		w.damage(Finding{
+			File: path, Segment: base, Offset: w.want, Position: 0,
+			Detail: fmt.Sprintf("begins at offset %d, the segment before it ends at %d", base, w.want),
+		})
 	}
 	w.want = -1
 	// The indexes are read first: what they say was written before them.
@@ -116,8 +120,10 @@ func (w *segmentWalk) segment(i int) (err error) {
 	var corrupt *log.CorruptError
 	if last && errors.As(err, &corrupt) && (end >= w.known.flushed || !w.isKnown) {
 		w.want = end
-		w.noteAt(Finding{File: path, Segment: base, Offset: end, Position: pos,
-			Detail: "above what was made durable: " + causeOf(corrupt)})
+		w.noteAt(Finding{
+			File: path, Segment: base, Offset: end, Position: pos,
+			Detail: "above what was made durable: " + causeOf(corrupt),
+		})
 		return nil
 	}
 	if errors.Is(err, segment.ErrShort) {
@@ -131,8 +137,10 @@ func (w *segmentWalk) batch(path string, base int64, h record.Header, pos int64)
 	w.summary.Batches++
 	w.summary.Records += int64(h.LastOffsetDelta) + 1
 	if h.LeaderEpoch < w.epoch {
-		w.damage(Finding{File: path, Segment: base, Offset: h.BaseOffset, Position: pos,
-			Detail: fmt.Sprintf("leader epoch %d follows %d", h.LeaderEpoch, w.epoch)})
+		w.damage(Finding{
+			File: path, Segment: base, Offset: h.BaseOffset, Position: pos,
+			Detail: fmt.Sprintf("leader epoch %d follows %d", h.LeaderEpoch, w.epoch),
+		})
 	}
 	w.epoch = max(w.epoch, h.LeaderEpoch)
 	if n := len(w.known.epochs); n > 0 && h.BaseOffset >= w.known.epochs[0].Start && h.BaseOffset < w.known.flushed {
@@ -143,8 +151,10 @@ func (w *segmentWalk) batch(path string, base int64, h record.Header, pos int64)
 			}
 		}
 		if h.LeaderEpoch != want {
-			w.damage(Finding{File: path, Segment: base, Offset: h.BaseOffset, Position: pos,
-				Detail: fmt.Sprintf("leader epoch is %d, the journal says %d", h.LeaderEpoch, want)})
+			w.damage(Finding{
+				File: path, Segment: base, Offset: h.BaseOffset, Position: pos,
+				Detail: fmt.Sprintf("leader epoch is %d, the journal says %d", h.LeaderEpoch, want),
+			})
 		}
 	}
 }
@@ -161,8 +171,10 @@ func (w *segmentWalk) end() {
 	if r, err := w.reread(); err == nil && w.want >= r.flushed {
 		return
 	}
-	w.damage(Finding{File: w.dir, Segment: -1, Offset: w.want, Position: -1,
-		Detail: fmt.Sprintf("ends at offset %d, and was durable up to %d", w.want, w.known.flushed)})
+	w.damage(Finding{
+		File: w.dir, Segment: -1, Offset: w.want, Position: -1,
+		Detail: fmt.Sprintf("ends at offset %d, and was durable up to %d", w.want, w.known.flushed),
+	})
 }
 
 func (w *segmentWalk) reread() (logState, error) {
@@ -191,14 +203,15 @@ func (w *segmentWalk) readIndex(base int64, ext string) ([]byte, error) {
 	} else {
 		err = index.Times(b).Validate()
 	}
-	var corrupt *index.CorruptError
-	if errors.As(err, &corrupt) {
+	if corrupt, ok := errors.AsType[*index.CorruptError](err); ok {
 		size := int64(index.OffsetEntrySize)
 		if ext == segment.ExtTimeIndex {
 			size = index.TimeEntrySize
 		}
-		w.damage(Finding{File: path, Segment: base, Offset: base, Position: int64(corrupt.Entry) * size,
-			Detail: corrupt.Detail + "; the index is rebuilt when it is used"})
+		w.damage(Finding{
+			File: path, Segment: base, Offset: base, Position: int64(corrupt.Entry) * size,
+			Detail: corrupt.Detail + "; the index is rebuilt when it is used",
+		})
 		return nil, nil
 	}
 	return b, err
