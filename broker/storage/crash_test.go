@@ -209,3 +209,46 @@ func TestCrashAtEveryChangeOfCreateAndDelete(t *testing.T) {
 		})
 	}
 }
+
+// TestCrashAtEveryChangeOfARestart crashes while a store opens after a crash, and while it closes. What was acknowledged before is
+// there, however often that happens.
+func TestCrashAtEveryChangeOfARestart(t *testing.T) {
+	var acked [2]int64
+	source := memfs.New()
+	s := newStore(t, source)
+	if err := workload(s, &acked); err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, s.mustLog(1), "never acknowledged")
+	source = source.CrashClone(rand.New(rand.NewPCG(5, 6)))
+	for name, clone := range cloners() {
+		t.Run(name, func(t *testing.T) {
+			for k := int64(1); ; k++ {
+				disk := source.StrictCrashClone()
+				fsys := errorfs.Wrap(disk, nil)
+				fsys.CrashAt(k)
+				s, err := openStore(fsys, testConfig())
+				if err == nil {
+					err = s.Close()
+				}
+				hit := fsys.Crashed()
+				if !hit && err != nil {
+					t.Fatal(err)
+				}
+				after := newStore(t, clone(disk))
+				if r := after.Report(); len(r.Damage)+len(r.Quarantined) > 0 || !hit && !r.Clean {
+					t.Fatalf("change %d: report %+v", k, r)
+				}
+				for n := range int32(2) {
+					if got := int64(len(texts(t, after.mustLog(n)))); got < acked[n] {
+						t.Fatalf("change %d: partition %d holds %d records, %d were acknowledged", k, n, got, acked[n])
+					}
+				}
+				after.mustClose()
+				if !hit {
+					return
+				}
+			}
+		})
+	}
+}

@@ -250,3 +250,39 @@ func TestStopWhileTheJournalWaitsForSpace(t *testing.T) {
 		t.Errorf("a full disk counts as a failed sync: %v, %v", stops, err)
 	}
 }
+
+// TestDeletingMakesRoom: with no space for the journal the files of a deleted partition go all the same, and the deletion is
+// finished later.
+func TestDeletingMakesRoom(t *testing.T) {
+	var full atomic.Bool
+	disk := memfs.New()
+	s := newStore(t, errorfs.Wrap(disk, func(op errorfs.Op) error {
+		if full.Load() && op.Kind == errorfs.Write {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	l := s.create(0)
+	mustAppend(t, l, "x")
+	s.round()
+	full.Store(true)
+	if err := s.DeleteLog(Tombstone{testTopic, 0}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("delete on a full disk: %v", err)
+	}
+	for name := range listing(t, disk, testDir) {
+		if strings.Contains(name, ".log") {
+			t.Errorf("%s takes room still", name)
+		}
+	}
+	crashed := newStore(t, disk.StrictCrashClone())
+	if r := crashed.Report(); r.Partitions+len(r.Quarantined) > 0 {
+		t.Errorf("after a crash: %+v", r)
+	}
+	full.Store(false)
+	if err := s.DeleteLog(Tombstone{testTopic, 0}); err != nil {
+		t.Errorf("the next try: %v", err)
+	}
+	if _, ok := s.State(testTopic, 0); ok {
+		t.Error("the partition is still known")
+	}
+}

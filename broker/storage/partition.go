@@ -113,8 +113,9 @@ func (s *Store) diskFault(err error) error {
 // DeleteLog removes a partition and its directory. Nothing but a tombstone that names the topic ID does. It is idempotent: without
 // such a partition it returns nil. Readers that hold a range of the log finish.
 //
-// Crash windows: the directory is renamed to NAME.deleted.LOGID and that is synced; then the journal forgets the log, durably;
-// then the files go. A crash before the rename is durable leaves the partition, whole; afterwards the next Open finishes.
+// Crash windows: the directory is renamed to NAME.deleted.LOGID and that is synced; then the files in it go; then the journal
+// forgets the log, durably; then the directory goes. A crash before the rename is durable leaves the partition, whole; afterwards the
+// next Open finishes, told by the directory. A full disk delays the journal, not the files: deleting has to make room.
 func (s *Store) DeleteLog(t Tombstone) error {
 	if err := s.deleteLog(partitionKey(t)); err != nil {
 		return &PartitionError{Op: "delete", TopicID: t.TopicID, Partition: t.Partition, Err: err}
@@ -153,6 +154,9 @@ func (s *Store) deleteLog(k partitionKey) error {
 	if err := s.fsys.SyncDir(filepath.Dir(place)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s.diskFault(err)
 	}
+	if err := removeContents(s.fsys, gone); err != nil {
+		return err
+	}
 	if err := s.commit(journalRecord{key: k, logID: logID, kind: kindRemoved}); err != nil {
 		return err
 	}
@@ -161,6 +165,23 @@ func (s *Store) deleteLog(k partitionKey) error {
 	}
 	s.unset(k)
 	s.removeTopicDir(k.TopicID)
+	return nil
+}
+
+// removeContents empties a directory, which may be gone.
+func removeContents(fsys vfs.FS, dir string) error {
+	entries, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := fsys.RemoveAll(filepath.Join(dir, e.Name)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
