@@ -325,10 +325,12 @@ func (f *fixture) batch(values ...string) []byte {
 func (f *fixture) put(t *server.Topic, n int32, values ...string) {
 	f.Helper()
 	s := f.produce(f.ctx())
+	p := f.cluster.parts[t.ID][n]
+	want := p.Status().Offsets.End + int64(len(values))
 	for _, v := range values {
 		s.send(t, n, f.batch(v))
 	}
-	f.host.Sync()
+	waitFor(f, func() bool { f.host.Sync(); return p.Status().Offsets.HighWatermark >= want })
 	for range values {
 		if r := s.answer(); r.GetError() != nil {
 			f.Fatal(r.GetError())
