@@ -72,7 +72,7 @@ func readEpochs(fsys vfs.FS, dir string) ([]EpochStart, error) {
 func (l *Log) checkpointEpochs(force bool) error {
 	l.mu.Lock()
 	n := len(l.mu.uncheckpointed)
-	g := (*l.epochs.Load()).from(l.segments()[0].Base())
+	g := *l.epochs.Load()
 	l.mu.Unlock()
 	if n == 0 && !force {
 		return nil

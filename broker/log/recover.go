@@ -322,7 +322,7 @@ func (r *recovery) startOver(stray []string) error {
 func (r *recovery) publish(end int64) error {
 	l := r.l
 	start := max(r.rec.LogStart, l.segments()[0].Base())
-	g := r.epochs.upTo(end).from(l.segments()[0].Base())
+	g := r.epochs.upTo(end)
 	l.logStart.Store(start)
 	l.epochs.Store(&g)
 	l.hw.Store(max(start, min(r.rec.HighWatermark, end)))
