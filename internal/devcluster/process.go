@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -169,14 +170,27 @@ func choosePorts(base, n int) ([]int, error) {
 		return ports, nil
 	}
 	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := listenBelowEphemeral()
 		if err != nil {
 			return nil, err
 		}
 		defer func() { _ = l.Close() }() // only at the end: each port has to differ from the others
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		ports[i] = l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener
 	}
 	return ports, nil
+}
+
+// listenBelowEphemeral finds a free port that the kernel will not give to an outgoing connection while its process is down, as it does
+// with ports from 32768 on.
+func listenBelowEphemeral() (l net.Listener, err error) {
+	const low, high, attempts = 20_000, 32_000, 100
+	for range attempts {
+		port := low + rand.IntN(high-low) //nolint:gosec // any free port will do
+		if l, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("no free port between %d and %d: %w", low, high, err)
 }
 
 func (c *Cluster) writeBrokerConfig(id int, p Process, extra string) error {
