@@ -366,3 +366,7 @@ var errBroken = errors.New("secret detail of a broken part")
 func contextWithCancel(f *fixture) (context.Context, context.CancelFunc) {
 	return context.WithCancel(f.ctx())
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func registry() *prometheus.Registry { return prometheus.NewRegistry() }

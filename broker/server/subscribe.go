@@ -175,15 +175,14 @@ func (s *subscriber) run(ctx context.Context) error {
 			if p.over || s.left == 0 {
 				continue
 			}
-			open = true
-			if !p.wake.ready.Load() {
-				continue
+			if p.wake.ready.Load() {
+				more, err := s.read(p)
+				if err != nil {
+					return err
+				}
+				busy = busy || more
 			}
-			more, err := s.read(p)
-			if err != nil {
-				return err
-			}
-			busy = busy || more
+			open = open || !p.over
 		}
 		if err := s.flush(); err != nil {
 			return err
