@@ -6,10 +6,11 @@ import "slices"
 type Load struct{ Leaders, Replicas map[int32]int }
 
 // Place chooses replicas for n new partitions with r replicas each, among brokers. The first of each is the preferred leader. Each
-// partition goes where the load is lowest, leaders by leaders and followers by replicas, ties in a circle around the leader; so
-// leaders differ by at most one between brokers that began equal, and followers are not always the same pairs. It counts the
-// new replicas into load. r must be at most the number of brokers; brokers must be sorted and without duplicates.
+// partition goes where the load is lowest, leaders and followers each by their own number, ties in a circle around the leader; so between
+// brokers that began equal, leaders differ by at most one and replicas by at most two, and followers are not always the same pairs. It
+// counts the new replicas into load. r must be at most the number of brokers; brokers must be sorted and without duplicates.
 func Place(brokers []int32, load Load, n, r int) [][]int32 {
+	follows := func(b int32) int { return load.Replicas[b] - load.Leaders[b] }
 	out := make([][]int32, n)
 	for i := range out {
 		leader := slices.MinFunc(brokers, func(a, b int32) int {
@@ -24,7 +25,7 @@ func Place(brokers []int32, load Load, n, r int) [][]int32 {
 		}
 		followers := slices.DeleteFunc(slices.Clone(brokers), func(b int32) bool { return b == leader })
 		slices.SortFunc(followers, func(a, b int32) int {
-			return first(load.Replicas[a]-load.Replicas[b], distance(a)-distance(b))
+			return first(follows(a)-follows(b), load.Replicas[a]-load.Replicas[b], distance(a)-distance(b))
 		})
 		out[i] = append([]int32{leader}, followers[:r-1]...)
 		load.Leaders[leader]++

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,9 +102,25 @@ func ownEtcd(t *testing.T, cfg etcdserver.Config) (urls []string, stop func()) {
 	return server.ClientURLs(), stop
 }
 
+var clusters struct {
+	sync.Mutex
+	names map[*testing.T]string
+}
+
+// clusterOf returns a name that no other run of any test has.
 func clusterOf(t *testing.T) string {
 	t.Helper()
-	return strings.NewReplacer("/", "-", "#", "-").Replace(t.Name())
+	clusters.Lock()
+	defer clusters.Unlock()
+	name, ok := clusters.names[t]
+	if !ok {
+		name = fmt.Sprintf("test-%d", len(clusters.names))
+		if clusters.names == nil {
+			clusters.names = map[*testing.T]string{}
+		}
+		clusters.names[t] = name
+	}
+	return name
 }
 
 func testConfig(t *testing.T, faults *faults) Config {
