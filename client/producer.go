@@ -46,7 +46,7 @@ type Producer struct {
 		producerID    int64 // -1: none
 		producerEpoch int16
 	}
-	acquire sync.Mutex // one InitProducer at a time
+	acquire chan struct{} // holds a token while InitProducer is under way: one at a time
 }
 
 // NewProducer makes a producer: idempotent, acknowledged by all in-sync replicas, linger 5 ms, batches of 1 MiB, a buffer of
@@ -56,7 +56,7 @@ func (c *Client) NewProducer(opts ...ProducerOption) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Producer{c: c, cfg: cfg, timers: newTimers(c.cfg.clock), closing: make(chan struct{})}
+	p := &Producer{c: c, cfg: cfg, timers: newTimers(c.cfg.clock), closing: make(chan struct{}), acquire: make(chan struct{}, 1)}
 	p.budget.limit = cfg.bufferBytes
 	p.topics.Store(&map[string]*producerTopic{})
 	p.mu.topics, p.mu.senders, p.mu.producerID = make(map[string]*producerTopic), make(map[int32]*sender), -1
@@ -318,8 +318,12 @@ func (p *Producer) ensureID(ctx context.Context, address string) error {
 	if _, _, ok := p.currentID(); ok {
 		return nil
 	}
-	p.acquire.Lock()
-	defer p.acquire.Unlock()
+	select {
+	case p.acquire <- struct{}{}:
+		defer func() { <-p.acquire }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if _, _, ok := p.currentID(); ok {
 		return nil
 	}
