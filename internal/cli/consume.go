@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"runnel.dev/runnel/client"
+)
+
+// consumeFlags are the flags of consume.
+type consumeFlags struct {
+	number     int64
+	from       string
+	untilEnd   bool
+	partitions []int32
+	format     string
+}
+
+func (a *app) consumeCommand() *cobra.Command {
+	var f consumeFlags
+	cmd := &cobra.Command{
+		Use: "consume TOPIC", Short: "Print records to standard output",
+		Long: "Print a topic's records, from the earliest on unless --from says otherwise, until Ctrl-C or the given end. Records of one\n" +
+			"partition come in order. Values and keys are printed byte for byte.\n\n" + formatHelp +
+			"  raw            values with nothing between them",
+		Example: "  runnel consume orders --until-end\n  runnel consume orders --from -15m -f '%p/%o %k: %v\\n'\n" +
+			"  runnel consume orders --from @2026-01-02T03:04:05Z -n 10 -p 0",
+		Args: exactArgs(1), ValidArgsFunction: a.completeTopics,
+		RunE: func(c *cobra.Command, v []string) error {
+			err := a.consume(c, v[0], f)
+			if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+				return nil // Ctrl-C is how one ends reading
+			}
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.Int64VarP(&f.number, "number", "n", 0, "end after so many records; 0: no end")
+	fs.StringVar(&f.from, "from", "earliest", "earliest, latest, -1h (ago), @2006-01-02T15:04:05Z (a time), or an offset")
+	fs.BoolVar(&f.untilEnd, "until-end", false, "end where the partitions end now")
+	fs.Int32SliceVarP(&f.partitions, "partition", "p", nil, "read these partitions; default: all")
+	fs.StringVarP(&f.format, "format", "f", defaultTemplate, "form of a record: a format such as '%k %v\\n', json, or raw")
+	_ = cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions([]string{"earliest", "latest"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// renderer appends one record to the output.
+type renderer func([]byte, *client.Record) []byte
+
+func (f *consumeFlags) renderer(c *cobra.Command, output format) (renderer, error) {
+	form := f.format
+	if output != formatTable {
+		if output != formatJSON || c.Flags().Changed("format") && form != formatRecordJSON {
+			return nil, fmt.Errorf("-o %s: records have their own formats, see -f", output)
+		}
+		form = formatRecordJSON
+	}
+	switch form {
+	case formatRecordJSON:
+		return appendRecordJSON, nil
+	case formatRecordRaw:
+		return func(b []byte, r *client.Record) []byte { return append(b, r.Value...) }, nil
+	}
+	t, err := parseTemplate(form)
+	if err != nil {
+		return nil, err
+	}
+	if len(t) == 0 {
+		return nil, errors.New("-f: the format is empty")
+	}
+	return t.append, nil
+}
+
+func (a *app) consume(c *cobra.Command, topic string, f consumeFlags) error {
+	from, err := parsePosition(f.from, a.Clock.Now())
+	render, renderErr := f.renderer(c, a.output)
+	err = errors.Join(err, renderErr)
+	if f.number < 0 {
+		err = errors.Join(err, fmt.Errorf("-n %d: want 1 or more", f.number))
+	}
+	for _, p := range f.partitions {
+		if p < 0 {
+			err = errors.Join(err, fmt.Errorf("-p %d: want 0 or more", p))
+		}
+	}
+	if err != nil {
+		return usageError{err: err, command: c.CommandPath()}
+	}
+	return a.withClient(c.Context(), func(ctx context.Context, cl *client.Client) error {
+		t, err := a.lookUp(ctx, cl, topic)
+		if err != nil {
+			return err
+		}
+		opts, err := consumerOptions(t, from, f)
+		if err != nil {
+			return err
+		}
+		cs, err := cl.NewConsumer(opts...)
+		if err != nil {
+			return err
+		}
+		err = a.readAll(ctx, cs, f.number, render)
+		return errors.Join(err, cs.Close(context.WithoutCancel(ctx)))
+	})
+}
+
+func consumerOptions(t client.Topic, from client.Position, f consumeFlags) ([]client.ConsumerOption, error) {
+	opts := []client.ConsumerOption{client.From(from)}
+	if f.untilEnd {
+		opts = append(opts, client.UntilEnd())
+	}
+	if len(f.partitions) == 0 {
+		return append(opts, client.Topics(t.Name)), nil
+	}
+	for _, p := range f.partitions {
+		if p >= t.Partitions {
+			return nil, fmt.Errorf("partition %d: %w: %s has %d, 0 to %d", p, client.ErrUnknownPartition, t.Name, t.Partitions, t.Partitions-1)
+		}
+		opts = append(opts, client.Partitions(client.TopicPartition{Topic: t.Name, Partition: p}))
+	}
+	return opts, nil
+}
+
+// reading prints records. It is used by one goroutine.
+type reading struct {
+	out      *output
+	render   renderer
+	n, limit int64 // limit 0: none
+}
+
+// readAll prints records until limit (0: none), the end, an error, or the end of ctx, which is none.
+func (a *app) readAll(ctx context.Context, cs *client.Consumer, limit int64, render renderer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	rd := &reading{out: a.startOutput(cancel), render: render, limit: limit}
+	var err error
+	for err == nil && (limit == 0 || rd.n < limit) {
+		var batch *client.Batch
+		if batch, err = cs.Poll(ctx); err == nil {
+			err = rd.out.write(func(b []byte) ([]byte, error) { return rd.batchLocked(b, batch) })
+		}
+	}
+	if errors.Is(err, io.EOF) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+	}
+	return adviseReading(errors.Join(err, rd.out.close()))
+}
+
+// batchLocked appends the records of a batch to b, and writes it whenever a block is full.
+func (rd *reading) batchLocked(b []byte, batch *client.Batch) ([]byte, error) {
+	for r, err := range batch.Records() {
+		if err != nil {
+			return b, err
+		}
+		b = rd.render(b, r)
+		rd.n++
+		if rd.n == rd.limit {
+			break
+		}
+		if len(b) >= outputBlock {
+			if b, err = rd.out.flushLocked(b); err != nil {
+				return b, err
+			}
+		}
+	}
+	return b, nil
+}
+
+func adviseReading(err error) error {
+	var gone *client.OffsetOutOfRangeError
+	if errors.As(err, &gone) {
+		return adviceError{err: err, advice: fmt.Sprintf("--from earliest, or an offset from %d to %d", gone.Earliest, gone.Latest)}
+	}
+	return err
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"runnel.dev/runnel/internal/devcluster"
+)
+
+// devFlags are shared by dev and its subcommands.
+type devFlags struct {
+	dir     string
+	detach  bool
+	brokers int
+	port    int
+}
+
+func (a *app) devCommand() *cobra.Command {
+	var f devFlags
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a cluster on this machine: etcd and a broker as child processes",
+		Long: "dev starts etcd and a broker as ordinary processes, which you may kill and start again to see what happens.\n" +
+			"It stays in the foreground and stops them on Ctrl-C, unless --detach is given. Data is kept between runs.",
+		Example: "  runnel dev --detach\n  runnel dev status\n  runnel dev stop 1 && runnel dev start 1\n  runnel dev stop",
+		Args:    args(cobra.ExactArgs(0)),
+		RunE:    func(c *cobra.Command, _ []string) error { return a.devRun(c, f) },
+	}
+	cmd.PersistentFlags().StringVar(&f.dir, "data", "", "directory of the cluster; default $XDG_DATA_HOME/runnel/dev or ~/.local/share/runnel/dev")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "return once the cluster is ready, and leave it running")
+	cmd.Flags().IntVar(&f.brokers, "brokers", 1, "number of brokers; only 1 is available yet")
+	cmd.Flags().IntVar(&f.port, "port", 7650, "gRPC port of broker 1 in a new cluster; 0 picks free ports")
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "status", Short: "Show the processes of the local cluster", Args: noArgs,
+			RunE: func(*cobra.Command, []string) error { return a.devStatus(f) },
+		},
+		&cobra.Command{
+			Use: "stop [etcd|N]", Short: "Stop the local cluster, or one process of it", Args: args(cobra.MaximumNArgs(1)),
+			RunE: func(c *cobra.Command, v []string) error {
+				return a.devOne(c.Context(), f, v, (*devcluster.Cluster).Stop, (*devcluster.Cluster).StopProcess)
+			},
+		},
+		&cobra.Command{
+			Use: "start [etcd|N]", Short: "Start the stopped processes of the local cluster, or one", Args: args(cobra.MaximumNArgs(1)),
+			RunE: func(c *cobra.Command, v []string) error {
+				return a.devOne(c.Context(), f, v, a.startAll, (*devcluster.Cluster).StartProcess)
+			},
+		},
+	)
+	return cmd
+}
+
+func (a *app) devRun(c *cobra.Command, f devFlags) error {
+	if f.brokers != 1 {
+		return usagef(c, "--brokers %d: a cluster has one broker until replication exists", f.brokers)
+	}
+	opts, err := a.devOptions(f)
+	if err != nil {
+		return err
+	}
+	opts.Brokers, opts.BasePort, opts.Tied = f.brokers, f.port, !f.detach
+	cluster, err := devcluster.Start(c.Context(), opts)
+	if err != nil {
+		return devAdvice(err)
+	}
+	fmt.Fprintf(a.Err, "cluster ready: %s\ndata and logs: %s\n", cluster.Addresses()[0], cluster.Dir())
+	if f.detach {
+		fmt.Fprintln(a.Err, "stop it with: runnel dev stop")
+		return nil
+	}
+	fmt.Fprintln(a.Err, "Ctrl-C stops it")
+	<-c.Context().Done()
+	fmt.Fprintln(a.Err, "stopping")
+	return cluster.Stop(context.WithoutCancel(c.Context()))
+}
+
+func (a *app) devOptions(f devFlags) (devcluster.Options, error) {
+	exe, err := a.Executable()
+	if err != nil {
+		return devcluster.Options{}, err
+	}
+	dir, err := a.devDir(f)
+	return devcluster.Options{Dir: dir, Executable: exe}, err
+}
+
+func (a *app) devDir(f devFlags) (string, error) {
+	if f.dir != "" {
+		return filepath.Abs(f.dir)
+	}
+	if v, ok := a.Getenv("XDG_DATA_HOME"); ok && filepath.IsAbs(v) {
+		return filepath.Join(v, "runnel", "dev"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("%w: name a directory with --data", err)
+	}
+	return filepath.Join(home, ".local", "share", "runnel", "dev"), nil
+}
+
+func (a *app) devStatus(f devFlags) error {
+	c, err := a.openDev(f)
+	if err != nil {
+		return err
+	}
+	type process struct {
+		Name    string `json:"name"`
+		State   string `json:"state"`
+		PID     int    `json:"pid,omitempty"`
+		Address string `json:"address"`
+		Log     string `json:"log"`
+	}
+	out := make([]process, 0, len(c.Processes))
+	for _, p := range c.Processes {
+		v := process{Name: p.Name, State: "stopped", Address: p.Address, Log: c.LogFile(p.Name)}
+		if p.Alive() {
+			v.State, v.PID = "running", p.PID
+		}
+		out = append(out, v)
+	}
+	return a.print(out, func(t *table) {
+		t.header("PROCESS", "STATE", "PID", "ADDRESS", "LOG")
+		for _, p := range out {
+			t.row(p.Name, p.State, p.PID, p.Address, p.Log)
+		}
+	})
+}
+
+// devOne applies all to the cluster, or one to the process that the argument names.
+func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(*devcluster.Cluster, context.Context) error, one func(*devcluster.Cluster, context.Context, string) error) error {
+	c, err := a.openDev(f)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return devAdvice(all(c, ctx))
+	}
+	return devAdvice(one(c, ctx, names[0]))
+}
+
+func (a *app) startAll(c *devcluster.Cluster, ctx context.Context) error {
+	exe, err := a.Executable()
+	if err != nil {
+		return err
+	}
+	_, err = devcluster.Start(ctx, devcluster.Options{Dir: c.Dir(), Executable: exe})
+	return err
+}
+
+func (a *app) openDev(f devFlags) (*devcluster.Cluster, error) {
+	opts, err := a.devOptions(f)
+	if err != nil {
+		return nil, err
+	}
+	c, err := devcluster.Open(opts.Dir, opts.Executable)
+	return c, devAdvice(err)
+}
+
+func devAdvice(err error) error {
+	switch {
+	case errors.Is(err, devcluster.ErrNoCluster):
+		return adviceError{err: err, advice: "runnel dev --detach"}
+	case errors.Is(err, devcluster.ErrRunning):
+		return adviceError{err: err, advice: "runnel dev status"}
+	default:
+		return err
+	}
+}

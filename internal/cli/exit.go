@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"runnel.dev/runnel/client"
+)
+
+// Exit codes, as documented for users.
+const (
+	exitOK      = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitPartial = 3
+	exitUnknown = 4
+)
+
+// usageError is a command line that cannot be meant.
+type usageError struct {
+	err     error
+	command string
+}
+
+func (e usageError) Error() string {
+	return fmt.Sprintf("%v\nTry: %s --help", e.err, e.command)
+}
+func (e usageError) Unwrap() error { return e.err }
+
+// partialError says that some of the work was done, and some not.
+type partialError struct{ err error }
+
+func (e partialError) Error() string { return e.err.Error() }
+func (e partialError) Unwrap() error { return e.err }
+
+// adviceError adds the next command to try.
+type adviceError struct {
+	err    error
+	advice string
+}
+
+func (e adviceError) Error() string { return e.err.Error() + "\nTry: " + e.advice }
+func (e adviceError) Unwrap() error { return e.err }
+
+func usagef(c *cobra.Command, format string, args ...any) error {
+	return usageError{err: fmt.Errorf(format, args...), command: c.CommandPath()}
+}
+
+// args wraps cobra's argument checks, so that their faults count as usage errors.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, v []string) error {
+		if err := check(c, v); err != nil {
+			return usageError{err: err, command: c.CommandPath()}
+		}
+		return nil
+	}
+}
+
+var noArgs = args(cobra.NoArgs)
+
+func exactArgs(n int) cobra.PositionalArgs { return args(cobra.ExactArgs(n)) }
+
+// group is the RunE of a command that only holds others.
+func group(c *cobra.Command, v []string) error {
+	if len(v) == 0 {
+		return c.Help()
+	}
+	c.SuggestionsMinimumDistance = 2
+	if similar := c.SuggestionsFor(v[0]); len(similar) > 0 {
+		return usagef(c, "unknown command %q, did you mean %s?", v[0], strings.Join(similar, " or "))
+	}
+	return usagef(c, "unknown command %q", v[0])
+}
+
+// report prints err and says how the process should exit.
+func (a *app) report(err error) int {
+	if err == nil || errors.Is(err, syscall.EPIPE) {
+		return exitOK // whoever reads the output has seen enough
+	}
+	code := exitCode(err)
+	text := err.Error()
+	if code == exitFailed && errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	fmt.Fprintln(a.Err, "runnel: "+sanitize(text))
+	return code
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	var partial partialError
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		return exitUnknown
+	case errors.As(err, &partial):
+		return exitPartial
+	default:
+		return exitFailed
+	}
+}
