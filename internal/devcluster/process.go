@@ -143,7 +143,8 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-// processStart reads a process's start time. A zombie counts as ended.
+// processStart reads a process's start time. A zombie counts as ended, unless other threads of it are still on their way out: they hold
+// its ports and files.
 func processStart(pid int) (ticks uint64, running bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -151,10 +152,14 @@ func processStart(pid int) (ticks uint64, running bool) {
 	}
 	// The name in parentheses may hold anything; the fields behind its last parenthesis begin with the state, field 3.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	const state, threads, start = 0, 17, 19
+	if len(fields) <= start {
 		return 0, false
 	}
-	ticks, err = strconv.ParseUint(fields[19], 10, 64)
+	if n, err := strconv.Atoi(fields[threads]); fields[state] == "X" || fields[state] == "Z" && (err != nil || n <= 1) {
+		return 0, false
+	}
+	ticks, err = strconv.ParseUint(fields[start], 10, 64)
 	return ticks, err == nil
 }
 
