@@ -20,6 +20,9 @@ import (
 // When the file grows over a limit, the sum of its records is written to journal.tmp, synced, renamed over journal, and the
 // directory is synced; only then is anything written to the new file. Crash windows: before the rename is durable the old journal
 // is there, complete, and journal.tmp is removed by the next Open; afterwards the new one, which says the same.
+//
+// Frames are written over zeros, of which the write that needs room adds many: a sync of bytes within a file's size is a plain write
+// to the disk, while one that moves the size waits for the file system's own journal as well.
 type journal struct {
 	fsys        vfs.FS
 	dir         string
@@ -31,6 +34,7 @@ type journal struct {
 		sync.Mutex
 		file     vfs.File
 		end      int64  // where the next frame goes
+		padded   int64  // size of the file; there are zeros from end on
 		sequence uint64 // of the last frame
 		state    journalState
 		rotateAt int64
@@ -39,6 +43,9 @@ type journal struct {
 		buf      []byte
 	}
 }
+
+// journalPadBytes is how many zeros a write that needs room adds, at most.
+const journalPadBytes = 256 << 10
 
 // newJournal starts a fresh file that holds state, in place of any file there is. It does so at every open: bytes that an earlier
 // process wrote may look whole in the page cache and yet not be on the disk, and syncing them again would prove nothing.
@@ -75,13 +82,14 @@ func (j *journal) rotateLocked() error {
 		return j.mu.failed
 	}
 	if j.mu.file != nil {
-		err = j.mu.file.Close() // its content is in the new file; an error loses nothing
+		_ = j.mu.file.Close() // its content is in the new file: an error loses nothing
 	}
 	j.mu.file, j.mu.end, j.mu.sequence = f, int64(len(content)), sequence-1
+	j.mu.padded = j.mu.end
 	j.length.Store(j.mu.end)
 	j.mu.rotateAt = max(j.rotateBytes, 4*j.mu.end)
 	j.mu.snapshot = journalSeal{size: j.mu.end, crc: crc32.Checksum(content, castagnoli)}
-	return err
+	return nil
 }
 
 // writeLocked appends records without syncing them. After an error nothing was appended: what a full disk left of the write is cut
@@ -95,21 +103,30 @@ func (j *journal) writeLocked(records []journalRecord) error {
 	}
 	if j.mu.end >= j.mu.rotateAt {
 		// A full disk only delays the rotation: the old file goes on.
-		if err := j.rotateLocked(); err != nil && !vfs.IsNoSpace(err) {
+		err := j.rotateLocked()
+		if err != nil && j.mu.failed == nil && !vfs.IsNoSpace(err) {
 			j.mu.failed = err
-			return err
+		}
+		if j.mu.failed != nil {
+			return j.mu.failed
 		}
 	}
 	var next uint64
 	j.mu.buf, next = appendFrames(j.mu.buf[:0], j.mu.sequence+1, records)
+	frames := int64(len(j.mu.buf))
+	if j.mu.end+frames > j.mu.padded {
+		j.mu.buf = append(j.mu.buf, make([]byte, min(journalPadBytes, j.rotateBytes/8))...)
+	}
 	if _, err := j.mu.file.WriteAt(j.mu.buf, j.mu.end); err != nil {
 		err = fmt.Errorf("writing the journal: %w", err)
+		j.mu.padded = j.mu.end
 		if cut := j.mu.file.Truncate(j.mu.end); cut != nil || !vfs.IsNoSpace(err) {
 			j.mu.failed = errors.Join(err, cut)
 		}
 		return err
 	}
-	j.mu.end += int64(len(j.mu.buf))
+	j.mu.padded = max(j.mu.padded, j.mu.end+int64(len(j.mu.buf)))
+	j.mu.end += frames
 	j.length.Store(j.mu.end)
 	j.mu.sequence = next - 1
 	for _, r := range records {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/internal/vfs"
@@ -18,16 +19,13 @@ type replayed struct {
 	state    journalState
 	sequence uint64 // of the last frame
 	end      int64  // bytes up to the end of the last whole frame
-	size     int64  // of the file
+	torn     bool   // bytes behind it were dropped: the write that a crash interrupted
 
 	// damage lists places that were not as written and that an interrupted write does not explain. Records are missing only if
 	// lost is set: critical frames are there twice.
 	damage []*CorruptFileError
 	lost   bool
 }
-
-// torn tells whether bytes behind the last whole frame were dropped: the write that a crash interrupted.
-func (r replayed) torn() bool { return r.end < r.size }
 
 // replayJournal reads the journal at path without changing it; the error wraps fs.ErrNotExist when there is none.
 //
@@ -44,7 +42,7 @@ func replayJournal(fsys vfs.FS, path string, id ids.StorageID) (replayed, error)
 
 // replayBytes replays the content of the journal at path.
 func replayBytes(path string, b []byte, id ids.StorageID) (replayed, error) {
-	out := replayed{state: journalState{}, size: int64(len(b))}
+	out := replayed{state: journalState{}}
 	damaged := func(offset int, format string, args ...any) {
 		out.damage = append(out.damage, &CorruptFileError{File: path, Offset: int64(offset), Detail: fmt.Sprintf(format, args...)})
 	}
@@ -73,7 +71,7 @@ func replayBytes(path string, b []byte, id ids.StorageID) (replayed, error) {
 			}
 			f, _ = parseFrame(b[next:])
 			// An interrupted write of a frame and its copy, of which the copy reached the disk first, is no damage.
-			interrupted := f.sequence == expected && f.critical() && next-pos == f.size && next+f.size == len(b)
+			interrupted := f.sequence == expected && f.critical() && next-pos == f.size && allZero(b[next+f.size:])
 			if !interrupted {
 				damaged(pos, "%d bytes are not a frame", next-pos)
 			}
@@ -92,7 +90,13 @@ func replayBytes(path string, b []byte, id ids.StorageID) (replayed, error) {
 		pos += f.size
 		out.end = int64(pos)
 	}
+	out.torn = !allZero(b[out.end:])
 	return out, nil
+}
+
+// allZero tells whether b is padding.
+func allZero(b []byte) bool {
+	return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
 }
 
 // nextFrame finds the first whole frame at or behind from; -1 if there is none.

@@ -65,7 +65,7 @@ func TestJournalReplayIsTheSumOfItsRecords(t *testing.T) {
 			rt.Fatal(err)
 		}
 		got, err := replayJournal(fsys, "/"+journalName, testStorage)
-		if err != nil || len(got.damage) > 0 || got.torn() {
+		if err != nil || len(got.damage) > 0 || got.torn {
 			rt.Fatalf("replay: %v, %+v", err, got)
 		}
 		if d := diffState(want, got.state); d != "" {
@@ -124,8 +124,8 @@ func TestJournalTornAtEveryLength(t *testing.T) {
 		if d := diffState(states[last], got.state); d != "" {
 			t.Fatalf("%d bytes (-want +got):\n%s", n, d)
 		}
-		if got.torn() != (n != last) {
-			t.Fatalf("%d bytes: torn is %v, the last frame ends at %d", n, got.torn(), last)
+		if got.torn != (n != last) {
+			t.Fatalf("%d bytes: torn is %v, the last frame ends at %d", n, got.torn, last)
 		}
 		// What a torn write leaves behind the last frame is as often zeros or old sectors as nothing.
 		got, err = replayBytes(journalName, append(append([]byte{}, content[:last]...), make([]byte, len(content)-last)...), testStorage)
@@ -150,7 +150,7 @@ func TestJournalBitFlips(t *testing.T) {
 				t.Fatalf("byte %d bit %d: %v", i, bit, err)
 			}
 			if i >= lastFrame {
-				if !got.torn() || diffState(states[lastFrame], got.state) != "" {
+				if !got.torn || diffState(states[lastFrame], got.state) != "" {
 					t.Fatalf("byte %d bit %d in the last frame: %+v", i, bit, got)
 				}
 				continue

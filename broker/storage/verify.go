@@ -223,7 +223,7 @@ func (v *verifier) journalEnd(r replayed, seal *journalSeal) error {
 		}
 		return nil
 	}
-	if r.torn() {
+	if r.torn {
 		v.noteAt(Finding{File: path, Segment: -1, Offset: -1, Position: r.end, Detail: "the last write was interrupted, or is going on"})
 	}
 	return nil
