@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/client/fakebroker"
 )
 
@@ -112,4 +113,8 @@ func numbers(prefix string, from, to int) []string {
 		out = append(out, fmt.Sprintf("%s%d", prefix, i))
 	}
 	return out
+}
+
+func (cl *cluster) mustConfigure(topic string, maxBatchBytes int32) {
+	cl.Configure(topic, func(c *runnelv1.TopicConfig) { c.MaxBatchBytes = &maxBatchBytes })
 }
