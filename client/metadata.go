@@ -139,7 +139,7 @@ func (m *metadata) topic(ctx context.Context, name string) (*topicMeta, error) {
 func (m *metadata) wait(ctx context.Context, cond func(*snapshot) bool) error {
 	for {
 		m.mu.Lock()
-		changed, s, lastErr := m.mu.changed, m.cur.Load(), m.mu.lastErr
+		changed, s := m.mu.changed, m.cur.Load()
 		m.mu.Unlock()
 		if cond(s) {
 			return nil
@@ -147,6 +147,9 @@ func (m *metadata) wait(ctx context.Context, cond func(*snapshot) bool) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			m.mu.Lock()
+			lastErr := m.mu.lastErr
+			m.mu.Unlock()
 			if lastErr != nil {
 				return fmt.Errorf("%w: %w", ctx.Err(), lastErr)
 			}
