@@ -31,7 +31,6 @@ type producer struct {
 	opts  Options
 	value []byte
 	pool  sync.Pool
-	done  func(*client.Record, error)
 	mu    struct {
 		sync.Mutex
 		latencies latencies

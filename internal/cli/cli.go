@@ -53,7 +53,7 @@ type app struct {
 // Run executes the command line args and returns the exit code. It prints failures to env.Err.
 func Run(ctx context.Context, env Env, args []string) int {
 	a := &app{Env: env, output: formatTable, timeout: durationFlag(defaultTimeout)}
-	root := a.root()
+	root := a.root() //nolint:contextcheck // commands get their context from cobra
 	root.SetArgs(args)
 	root.SetIn(env.In)
 	root.SetOut(env.Out)

@@ -31,11 +31,10 @@ func (a *app) consumeCommand() *cobra.Command {
 			"  runnel consume orders --from @2026-01-02T03:04:05Z -n 10 -p 0",
 		Args: exactArgs(1), ValidArgsFunction: a.completeTopics,
 		RunE: func(c *cobra.Command, v []string) error {
-			err := a.consume(c, v[0], f)
-			if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
-				return nil // Ctrl-C is how one ends reading
+			if err := a.consume(c, v[0], f); c.Context().Err() == nil || !errors.Is(err, context.Canceled) {
+				return err
 			}
-			return err
+			return nil // Ctrl-C is how one ends reading
 		},
 	}
 	fs := cmd.Flags()
@@ -171,8 +170,7 @@ func (rd *reading) batchLocked(b []byte, batch *client.Batch) ([]byte, error) {
 }
 
 func adviseReading(err error) error {
-	var gone *client.OffsetOutOfRangeError
-	if errors.As(err, &gone) {
+	if gone, ok := errors.AsType[*client.OffsetOutOfRangeError](err); ok {
 		return adviceError{err: err, advice: fmt.Sprintf("--from earliest, or an offset from %d to %d", gone.Earliest, gone.Latest)}
 	}
 	return err

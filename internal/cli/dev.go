@@ -43,7 +43,7 @@ func (a *app) devCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "stop [etcd|N]", Short: "Stop the local cluster, or one process of it", Args: args(cobra.MaximumNArgs(1)),
 			RunE: func(c *cobra.Command, v []string) error {
-				return a.devOne(c.Context(), f, v, (*devcluster.Cluster).Stop, (*devcluster.Cluster).StopProcess)
+				return a.devOne(c.Context(), f, v, stopAll, (*devcluster.Cluster).StopProcess)
 			},
 		},
 		&cobra.Command{
@@ -132,18 +132,18 @@ func (a *app) devStatus(f devFlags) error {
 }
 
 // devOne applies all to the cluster, or one to the process that the argument names.
-func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(*devcluster.Cluster, context.Context) error, one func(*devcluster.Cluster, context.Context, string) error) error {
+func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(context.Context, *devcluster.Cluster) error, one func(*devcluster.Cluster, context.Context, string) error) error {
 	c, err := a.openDev(f)
 	if err != nil {
 		return err
 	}
 	if len(names) == 0 {
-		return devAdvice(all(c, ctx))
+		return devAdvice(all(ctx, c))
 	}
 	return devAdvice(one(c, ctx, names[0]))
 }
 
-func (a *app) startAll(c *devcluster.Cluster, ctx context.Context) error {
+func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {
 	exe, err := a.Executable()
 	if err != nil {
 		return err
@@ -151,6 +151,8 @@ func (a *app) startAll(c *devcluster.Cluster, ctx context.Context) error {
 	_, err = devcluster.Start(ctx, devcluster.Options{Dir: c.Dir(), Executable: exe})
 	return err
 }
+
+func stopAll(ctx context.Context, c *devcluster.Cluster) error { return c.Stop(ctx) }
 
 func (a *app) openDev(f devFlags) (*devcluster.Cluster, error) {
 	opts, err := a.devOptions(f)

@@ -123,9 +123,7 @@ func (r result) want(t *testing.T, code int, parts ...string) {
 	}
 }
 
-var (
-	uuids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-)
+var uuids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
 // golden compares with a file in testdata; ids differ from run to run.
 func golden(t *testing.T, name, got string) {

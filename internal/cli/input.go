@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -148,7 +149,7 @@ func (t template) parser() recordParser {
 					return 0, false, fmt.Errorf("%q: no %q after %%%c", clip(field), pieces[i+1].text, p.field)
 				}
 			}
-			if err := p.set(r, field[:len(field):len(field)]); err != nil {
+			if err := p.set(r, slices.Clip(field)); err != nil {
 				return 0, false, err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -87,14 +88,11 @@ func partitionRows(tb *table, infos []client.PartitionInfo) {
 }
 
 func brokerList(ids []int32) string {
-	s := ""
+	text := make([]string, len(ids))
 	for i, id := range ids {
-		if i > 0 {
-			s += ","
-		}
-		s += strconv.Itoa(int(id))
+		text[i] = strconv.Itoa(int(id))
 	}
-	return s
+	return strings.Join(text, ",")
 }
 
 func (a *app) partitionRecover() *cobra.Command {

@@ -31,7 +31,8 @@ func (a *app) produceAll(ctx context.Context, p *client.Producer, in *input, top
 	// What has been read is written even when the command is interrupted, but not for ever.
 	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { a.Clock.AfterFunc(interruptGrace, cancel) })()
+	stopWatching := context.AfterFunc(ctx, func() { a.Clock.AfterFunc(interruptGrace, cancel) })
+	defer stopWatching()
 
 	d := &delivery{in: in, stop: make(chan struct{})}
 	began := a.Clock.Now()

@@ -68,7 +68,7 @@ func (l loop) all(ctx context.Context, cluster *devcluster.Cluster, c *client.Cl
 	if err != nil {
 		return history.Report{}, err
 	}
-	random := rand.New(rand.NewPCG(l.seed, 0)) //nolint:gosec // moments, not secrets
+	random := rand.New(rand.NewPCG(l.seed, 0))
 	for range l.rounds {
 		if err := l.kill(ctx, cluster, w, random); err != nil {
 			return history.Report{}, errors.Join(err, w.stop(ctx))
@@ -83,7 +83,7 @@ func (l loop) all(ctx context.Context, cluster *devcluster.Cluster, c *client.Cl
 
 // untilCaught judges after each kill, with a new writer each time: one whose acked records vanished cannot go on.
 func (l loop) untilCaught(ctx context.Context, cluster *devcluster.Cluster, c *client.Client) (history.Report, error) {
-	random := rand.New(rand.NewPCG(l.seed, 0)) //nolint:gosec // moments, not secrets
+	random := rand.New(rand.NewPCG(l.seed, 0))
 	began := time.Now()
 	var sends []history.Send
 	var report history.Report
@@ -129,7 +129,7 @@ func (l loop) kill(ctx context.Context, cluster *devcluster.Cluster, w *writer, 
 }
 
 func copyLog(name string) {
-	b, err := os.ReadFile(name) //nolint:gosec // the broker's own log
+	b, err := os.ReadFile(name)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return
