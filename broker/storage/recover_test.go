@@ -267,7 +267,7 @@ func TestVerifyAGoodDirectory(t *testing.T) {
 
 // TestVerifyFindsEveryFlippedByte flips each byte of a stopped broker's directory: it is found, in the right file.
 func TestVerifyFindsEveryFlippedByte(t *testing.T) {
-	disk, _, _ := filled(t, 25)
+	disk, _, _ := filled(t, 16)
 	if err := recordStop(disk, testDir, testStart); err != nil {
 		t.Fatal(err)
 	}
