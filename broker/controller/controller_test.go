@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -21,7 +20,7 @@ import (
 )
 
 var (
-	quiet  = slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet  = slog.New(slog.DiscardHandler)
 	shared []string
 )
 
@@ -34,7 +33,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	server, err := etcdserver.New(etcdserver.Config{
 		DataDir: dir, ClientURLs: []string{"http://127.0.0.1:0"}, PeerURLs: []string{"http://127.0.0.1:0"},
 		HeartbeatInterval: 20 * time.Millisecond, ElectionTimeout: 200 * time.Millisecond,
@@ -124,7 +123,7 @@ func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 	if n.ctl, err = New(n.client, n.cache, n.reg, nil, clock.System(), quiet, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{n.reg.Run, n.cache.Run, n.ctl.Run, n.host} {
 		wg.Go(func() {

@@ -43,8 +43,8 @@ type Work struct {
 }
 
 // Empty reports whether there is nothing to do.
-func (p Plan) Empty() bool {
-	return len(p.Update)+len(p.Clear)+len(p.Eligible)+len(p.Create)+len(p.Finish)+len(p.Purge)+len(p.Forget) == 0
+func (plan *Plan) Empty() bool {
+	return len(plan.Update)+len(plan.Clear)+len(plan.Eligible)+len(plan.Create)+len(plan.Finish)+len(plan.Purge)+len(plan.Forget) == 0
 }
 
 // Decide is the controller's whole policy as a function of what it sees. defaults are the cluster-wide topic settings.

@@ -69,11 +69,15 @@ func TestNext(t *testing.T) {
 			pair(), []*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)}, unchanged,
 		},
 		"the leader has restarted and is eligible: the same broker under a higher epoch": {
-			pair(), []*metadata.Broker{alive(1, 11, disk1), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 11, disk1), stored(2, 20, disk2)},
+			pair(),
+			[]*metadata.Broker{alive(1, 11, disk1), alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(1, 11, disk1), stored(2, 20, disk2)},
 			want{1, 6, 11, []int32{1, 2}},
 		},
 		"the leader has restarted and is not eligible yet": {
-			pair(), []*metadata.Broker{alive(1, 11, disk1), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
+			pair(),
+			[]*metadata.Broker{alive(1, 11, disk1), alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
 			want{2, 6, 20, []int32{1, 2}},
 		},
 		"the leader is gone": {
@@ -83,8 +87,10 @@ func TestNext(t *testing.T) {
 			single(), nil, []*metadata.Storage{stored(1, 10, disk1)}, unchanged,
 		},
 		"the other is alive but not in the ISR": {
-			changed(pair(), func(p *metadata.Partition) { p.ISR = p.ISR[:1] }), []*metadata.Broker{alive(2, 20, disk2)},
-			[]*metadata.Storage{stored(2, 20, disk2)}, unchanged,
+			changed(pair(), func(p *metadata.Partition) { p.ISR = p.ISR[:1] }),
+			[]*metadata.Broker{alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(2, 20, disk2)},
+			unchanged,
 		},
 		"the other is fenced": {
 			pair(), []*metadata.Broker{alive(2, 20, disk2)}, []*metadata.Storage{fenced}, unchanged,
@@ -93,11 +99,15 @@ func TestNext(t *testing.T) {
 			single(), []*metadata.Broker{alive(1, 11, disk3)}, []*metadata.Storage{stored(1, 10, disk1)}, want{-1, 6, 0, nil},
 		},
 		"the leader came back with another disk, the other takes over": {
-			pair(), []*metadata.Broker{alive(1, 11, disk3), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
+			pair(),
+			[]*metadata.Broker{alive(1, 11, disk3), alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
 			want{2, 6, 20, []int32{2}},
 		},
 		"a follower came back with another disk": {
-			pair(), []*metadata.Broker{alive(1, 10, disk1), alive(2, 21, disk3)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
+			pair(),
+			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 21, disk3)},
+			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
 			want{1, 5, 10, []int32{1}},
 		},
 		"the leader is gone and its log would be damaged anyway": {
@@ -107,20 +117,27 @@ func TestNext(t *testing.T) {
 			single(), []*metadata.Broker{alive(1, 11, disk1)}, []*metadata.Storage{draining}, want{1, 6, 11, []int32{1}},
 		},
 		"a draining broker gives way": {
-			pair(), []*metadata.Broker{alive(1, 11, disk1), alive(2, 20, disk2)}, []*metadata.Storage{draining, stored(2, 20, disk2)},
+			pair(),
+			[]*metadata.Broker{alive(1, 11, disk1), alive(2, 20, disk2)},
+			[]*metadata.Storage{draining, stored(2, 20, disk2)},
 			want{2, 6, 20, []int32{1, 2}},
 		},
 		"never led, nobody confirmed": {
 			changed(pair(), func(p *metadata.Partition) { p.Leader, p.LeaderEpoch, p.ISR = -1, 0, nil }),
-			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)}, unchanged,
+			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
+			unchanged,
 		},
 		"never led, one of two that live confirmed": {
 			changed(pair(), func(p *metadata.Partition) { p.Leader, p.LeaderEpoch, p.ISR = -1, 0, p.ISR[:1] }),
-			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)}, unchanged,
+			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
+			unchanged,
 		},
 		"never led, all confirmed: the first epoch is 1": {
 			changed(pair(), func(p *metadata.Partition) { p.Leader, p.LeaderEpoch = -1, 0 }),
-			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
+			[]*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)},
+			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
 			want{1, 1, 10, []int32{1, 2}},
 		},
 	} {
@@ -194,7 +211,7 @@ func TestDecideTopics(t *testing.T) {
 		t.Fatalf("plan %+v", plan)
 	}
 	for i, p := range plan.Create[0].Partitions {
-		if want := int32(2 * i); p.Partition != want || !slices.Equal(p.Replicas, []int32{1}) || p.Leader != metadata.NoLeader || p.LeaderEpoch != 0 { //nolint:gosec // 0 or 1
+		if want := int32(2 * i); p.Partition != want || !slices.Equal(p.Replicas, []int32{1}) || p.Leader != metadata.NoLeader || p.LeaderEpoch != 0 {
 			t.Errorf("partition %+v", p)
 		}
 	}

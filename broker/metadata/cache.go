@@ -90,9 +90,10 @@ func (c *Cache) Run(ctx context.Context) error {
 	var wait backOff
 	for ctx.Err() == nil {
 		progressed, err := c.follow(ctx, &next)
+		if ctx.Err() != nil {
+			break
+		}
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case errors.Is(err, ErrForeignEtcd), errors.Is(err, ErrOlderEtcd), errors.Is(err, ErrNotBootstrapped):
 			return err
 		case errors.Is(err, rpctypes.ErrCompacted):
@@ -104,9 +105,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		if progressed {
 			wait = backOff{}
 		}
-		if clock.Sleep(ctx, c.client.clk, wait.next()) != nil {
-			return nil
-		}
+		_ = clock.Sleep(ctx, c.client.clk, wait.next()) // the loop looks at ctx itself
 	}
 	return nil
 }

@@ -258,7 +258,7 @@ func partitions(topic *Topic, broker int32) []*Partition {
 	out := make([]*Partition, topic.Partitions)
 	for i := range out {
 		out[i] = &Partition{
-			PartitionRef: PartitionRef{TopicID: topic.ID, Partition: int32(i)}, Leader: NoLeader, Replicas: []int32{broker}, //nolint:gosec // small
+			PartitionRef: PartitionRef{TopicID: topic.ID, Partition: int32(i)}, Leader: NoLeader, Replicas: []int32{broker},
 		}
 	}
 	return out

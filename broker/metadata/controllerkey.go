@@ -54,7 +54,7 @@ func (c *Client) AcquireController(ctx context.Context, brokerID int32, brokerEp
 	}
 	out, err := c.commit(ctx, txn{
 		op: "acquire_controller", compares: append(compares, unchanged(c.keys.broker(brokerID), brokerEpoch)),
-		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(0, value),
+		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
 	})
 	if err != nil || !out.ok {
 		return Tenure{}, false, err

@@ -3,7 +3,6 @@ package metadata
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -24,7 +23,7 @@ import (
 )
 
 var (
-	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet = slog.New(slog.DiscardHandler)
 	// shared is the etcd of all tests that do not stop it; each test has a cluster, which is a key prefix, of its own.
 	shared []string
 )
@@ -40,7 +39,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	server, err := etcdserver.New(serverConfig(dir), quiet)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -83,7 +82,7 @@ func ownEtcd(t *testing.T, cfg etcdserver.Config) (urls []string, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // ended by a clean-up, after those of its clients
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
@@ -166,7 +165,7 @@ func register(t *testing.T, c *Client, id int32, storage ids.StorageID) (r *Regi
 // start runs f in the background until the test ends or stop is called.
 func start(t *testing.T, f func(context.Context) error) (stop func() error) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- f(ctx) }()
 	stop = sync.OnceValue(func() error {
@@ -209,7 +208,7 @@ func closed(t *testing.T, ch <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-ch:
-	case <-time.After(10 * time.Second): //nolint:forbidigo // bounds a wait for a real server
+	case <-time.After(10 * time.Second):
 		t.Fatalf("%s never happened", what)
 	}
 }

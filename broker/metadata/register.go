@@ -122,7 +122,7 @@ func (r *Registration) register(ctx context.Context) error {
 		out, err := c.commit(ctx, txn{
 			op: "register", compares: []clientv3.Cmp{unchanged(key, revision)},
 			then:      []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(lease)))},
-			otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(0, value),
+			otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
 		})
 		if err != nil {
 			return err
@@ -134,10 +134,10 @@ func (r *Registration) register(ctx context.Context) error {
 	}
 }
 
-// wrote recognises a value that this process wrote by its bytes, in the read number n. The value has to be unique to the attempt.
-func wrote(n int, value string) func(*clientv3.TxnResponse) (int64, bool) {
+// wrote recognises a value that this process wrote by its bytes, in the first read. The value has to be unique to the attempt.
+func wrote(value string) func(*clientv3.TxnResponse) (int64, bool) {
 	return func(resp *clientv3.TxnResponse) (int64, bool) {
-		kvs := resp.Responses[n].GetResponseRange().GetKvs()
+		kvs := resp.Responses[0].GetResponseRange().GetKvs()
 		if len(kvs) == 1 && string(kvs[0].Value) == value {
 			return kvs[0].ModRevision, true
 		}
@@ -174,7 +174,7 @@ func (r *Registration) adopt(epoch, lease int64) {
 	defer r.mu.Unlock()
 	r.mu.epoch, r.mu.lease = epoch, lease
 	r.client.metrics.registration.Set(float64(epoch))
-	r.client.lg.Info("registered", "broker", r.info.ID, "broker_epoch", epoch, "lease", hex(uint64(lease))) //nolint:gosec // printed as bits
+	r.client.lg.Info("registered", "broker", r.info.ID, "broker_epoch", epoch, "lease", hex(uint64(lease)))
 }
 
 func (r *Registration) supersede(epoch int64) error {

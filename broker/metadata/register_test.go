@@ -161,7 +161,7 @@ func TestLeaseIsKeptAlive(t *testing.T) {
 	c := client(t, nil)
 	r, _ := register(t, c, 1, ids.NewStorageID())
 	epoch := r.Epoch()
-	timer := time.NewTimer(3 * time.Second) //nolint:forbidigo // a real lease runs in real time
+	timer := time.NewTimer(3 * time.Second)
 	defer timer.Stop()
 	<-timer.C
 	resp, err := c.etcd.TimeToLive(t.Context(), clientv3.LeaseID(r.LeaseID()))

@@ -16,7 +16,7 @@ func (c *Client) storageTxn(op string, s *Storage, guards ...clientv3.Cmp) (txn,
 	value, err := encodeStorage(s)
 	return txn{
 		op: op, compares: append([]clientv3.Cmp{unchanged(key, s.Revision)}, guards...),
-		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(0, value),
+		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
 	}, err
 }
 

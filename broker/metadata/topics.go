@@ -66,7 +66,7 @@ func DefaultReplicas(asked int32, liveBrokers int) int32 {
 	if asked > 0 {
 		return asked
 	}
-	return int32(max(min(liveBrokers, 3), 1)) //nolint:gosec // at most 3
+	return int32(max(min(liveBrokers, 3), 1))
 }
 
 // CreateTopic writes a new topic in state creating; the controller then creates its partitions and makes it active. The answer says
@@ -280,6 +280,6 @@ func (c *Client) putTopic(ctx context.Context, op string, t *Topic, guards []cli
 	}
 	return c.commit(ctx, txn{
 		op: op, compares: append([]clientv3.Cmp{unchanged(key, t.Revision)}, guards...),
-		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(0, value),
+		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
 	})
 }

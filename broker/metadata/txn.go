@@ -35,7 +35,7 @@ type backOff struct{ d time.Duration }
 
 func (b *backOff) next() time.Duration {
 	b.d = min(max(2*b.d, minBackOff), maxBackOff)
-	return b.d/2 + rand.N(b.d/2+1) //nolint:gosec // jitter needs no secrecy
+	return b.d/2 + rand.N(b.d/2+1)
 }
 
 // final reports whether an error means that etcd has refused the request for good: it was not and will not be applied, and the same
@@ -45,9 +45,8 @@ func final(err error) bool {
 	case errors.Is(err, rpctypes.ErrNoSpace), errors.Is(err, rpctypes.ErrCompacted):
 		return true
 	}
-	var e rpctypes.EtcdError
 	code := status.Code(err)
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code = e.Code()
 	}
 	switch code { //nolint:exhaustive // the others are answers that leave the outcome open

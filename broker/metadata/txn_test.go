@@ -16,7 +16,7 @@ import (
 func (c *Client) put(ctx context.Context, key, value string, revision int64) (outcome, error) {
 	return c.commit(ctx, txn{
 		op: "test", compares: []clientv3.Cmp{unchanged(key, revision)}, then: []clientv3.Op{clientv3.OpPut(key, value)},
-		otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(0, value),
+		otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
 	})
 }
 
@@ -124,7 +124,7 @@ func TestBulkLostAnswer(t *testing.T) {
 	c := client(t, f)
 	items := make([]bulkItem, 300)
 	for i := range items {
-		key := c.keys.prefix + "bulk/" + itoa(int32(i)) //nolint:gosec // small
+		key := c.keys.prefix + "bulk/" + itoa(int32(i))
 		items[i] = bulkItem{key: key, value: "v" + key, compares: []clientv3.Cmp{absent(key)}}
 	}
 	stale := 7
@@ -154,7 +154,7 @@ func TestBulkFillsATransaction(t *testing.T) {
 	other := c.keys.prefix + "other"
 	items := make([]bulkItem, bulkSize)
 	for i := range items {
-		key := c.keys.prefix + "bulk/" + itoa(int32(i)) //nolint:gosec // small
+		key := c.keys.prefix + "bulk/" + itoa(int32(i))
 		items[i] = bulkItem{key: key, value: "v", compares: []clientv3.Cmp{absent(key), absent(other)}}
 	}
 	before := f.seen.Load()

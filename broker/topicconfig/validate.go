@@ -52,7 +52,7 @@ func (e *InvalidError) Error() string {
 
 // Is makes errors.Is(err, ErrNotYetAvailable) true when every fault is a value that a later version will accept.
 func (e *InvalidError) Is(target error) bool {
-	if target != ErrNotYetAvailable { //nolint:errorlint // Is compares the target itself, that is its contract
+	if target != ErrNotYetAvailable {
 		return false
 	}
 	for _, f := range e.Faults {

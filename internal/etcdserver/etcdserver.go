@@ -25,7 +25,7 @@ const (
 	progressInterval = 5 * time.Second
 )
 
-// ErrStopped: the member ended without being told to.
+// ErrStopped says that the member ended without being told to.
 var ErrStopped = errors.New("etcd member stopped by itself")
 
 // Server is one etcd member. Methods are safe for concurrent use.
@@ -136,7 +136,7 @@ func (s *Server) embedConfig() (*embed.Config, error) {
 	c.ClientTLSInfo, c.PeerTLSInfo = tlsInfo(s.cfg.ClientTLS), tlsInfo(s.cfg.PeerTLS)
 	c.QuotaBackendBytes = s.cfg.QuotaBytes
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, s.cfg.CompactionRetention.String()
-	c.TickMs, c.ElectionMs = uint(s.cfg.HeartbeatInterval.Milliseconds()), uint(s.cfg.ElectionTimeout.Milliseconds()) //nolint:gosec // validated
+	c.TickMs, c.ElectionMs = uint(s.cfg.HeartbeatInterval.Milliseconds()), uint(s.cfg.ElectionTimeout.Milliseconds())
 	c.WatchProgressNotifyInterval = progressInterval
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zaplog.New(s.lg, slog.LevelWarn))

@@ -3,7 +3,6 @@ package etcdserver_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -30,7 +29,7 @@ func config(t *testing.T) etcdserver.Config {
 // run starts a server and returns it, and a function that stops it and returns what Run returned.
 func run(t *testing.T, cfg etcdserver.Config) (*etcdserver.Server, func() error) {
 	t.Helper()
-	s, err := etcdserver.New(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	s, err := etcdserver.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +60,7 @@ func TestServeStopAndServeAgain(t *testing.T) {
 	}
 	// A watch is a call that never ends: it must not hold up the stop.
 	watch := client.Watch(t.Context(), "k")
-	start := time.Now() //nolint:forbidigo // measures the stop of a real server
+	start := time.Now()
 	if err := stop(); err != nil {
 		t.Fatalf("Run returned %v", err)
 	}
@@ -71,7 +70,7 @@ func TestServeStopAndServeAgain(t *testing.T) {
 	if err := client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	for range watch { //nolint:revive // drains until the watch has ended
+	for range watch {
 	}
 
 	s, stop = run(t, cfg)
@@ -94,7 +93,7 @@ func TestUsedPort(t *testing.T) {
 	s, stop := run(t, config(t))
 	cfg := config(t)
 	cfg.ClientURLs = s.ClientURLs()
-	second, err := etcdserver.New(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	second, err := etcdserver.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +109,7 @@ func TestValidateReportsAllFaults(t *testing.T) {
 	_, err := etcdserver.New(etcdserver.Config{
 		ClientURLs: []string{"https://127.0.0.1:1"}, PeerURLs: []string{"127.0.0.1:2"}, QuotaBytes: 1,
 		CompactionRetention: time.Millisecond, HeartbeatInterval: time.Second, ElectionTimeout: time.Second,
-	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	}, slog.New(slog.DiscardHandler))
 	if err == nil {
 		t.Fatal("no error")
 	}
