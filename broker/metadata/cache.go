@@ -107,7 +107,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		_ = clock.Sleep(ctx, c.client.clk, wait.next()) // the loop looks at ctx itself
 	}
-	return nil
+	return nil //nolint:nilerr // ctx has ended, which is no failure
 }
 
 // follow lists when there is no place to resume from, then watches until the watch breaks. progressed is true when etcd answered
