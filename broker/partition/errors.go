@@ -43,7 +43,7 @@ func (e *NotLeaderError) Error() string {
 // Is matches ErrNotLeader.
 func (e *NotLeaderError) Is(target error) bool { return target == ErrNotLeader }
 
-// UnknownEpochError: errors.Is(err, ErrUnknownEpoch).
+// UnknownEpochError says which epoch was asked for and which is known. errors.Is(err, ErrUnknownEpoch).
 type UnknownEpochError struct{ Asked, Known int32 }
 
 // Error implements error.

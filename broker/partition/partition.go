@@ -110,7 +110,7 @@ func (p *Partition) append(b *Produce) (w waiting, done bool) {
 		w.result = refused(err)
 		return w, true
 	}
-	if !b.AcksLeader && int32(len(r.ISR)) < r.MinISR { //nolint:gosec // a handful of replicas
+	if !b.AcksLeader && int32(len(r.ISR)) < r.MinISR {
 		w.result = refused(fmt.Errorf("%w: %d in sync, %d needed", ErrNotEnoughReplicas, len(r.ISR), r.MinISR))
 		return w, true
 	}

@@ -1,7 +1,6 @@
 package partition_test
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -218,7 +217,7 @@ func TestRegainedLeadershipDoesNotAnswerByOffsetAlone(t *testing.T) {
 	f.produce("old")
 	f.role(partition.Role{LeaderID: 8, Epoch: 2})
 	f.names("old")
-	if err := f.p.Truncate(context.Background(), 0); err != nil {
+	if err := f.p.Truncate(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	f.lead(3)
@@ -236,7 +235,7 @@ func TestTruncationFailsWhatWaits(t *testing.T) {
 	f.host.Sync()
 	f.names("kept")
 	f.produce("cut")
-	if err := f.p.Truncate(context.Background(), 1); err != nil {
+	if err := f.p.Truncate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.names("cut"); !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) {
@@ -252,7 +251,7 @@ func TestTruncationFailsWhatWaits(t *testing.T) {
 func TestGenerationIsPartOfTheMatch(t *testing.T) {
 	f := setup(t)
 	f.produce("cut")
-	if err := f.log.Truncate(context.Background(), 0); err != nil {
+	if err := f.log.Truncate(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	f.produce("same offset")
@@ -341,7 +340,7 @@ func TestWakers(t *testing.T) {
 	}
 	f.p.RemoveWaker(&b)
 	f.p.RemoveWaker(&b)
-	if _, err := f.p.DeleteRecords(context.Background(), -1); err != nil {
+	if _, err := f.p.DeleteRecords(t.Context(), -1); err != nil {
 		t.Fatal(err)
 	}
 	f.role(partition.Role{LeaderID: 8, Epoch: 2})

@@ -104,7 +104,7 @@ func (l *listener) ListTopics(_ context.Context, req *runnelv1.ListTopicsRequest
 
 func topicMessage(t *Topic) *runnelv1.Topic {
 	return &runnelv1.Topic{
-		Name: t.Name, TopicId: t.ID[:], Partitions: int32(len(t.Partitions)), Replicas: t.Replicas, Config: t.Config, //nolint:gosec // bounded by metadata
+		Name: t.Name, TopicId: t.ID[:], Partitions: int32(len(t.Partitions)), Replicas: t.Replicas, Config: t.Config,
 		Generation: t.Generation, State: t.State, Owner: t.Owner, Created: timestamppb.New(t.Created),
 	}
 }
@@ -117,7 +117,7 @@ func (l *listener) DescribeTopic(_ context.Context, req *runnelv1.DescribeTopicR
 	}
 	resp := &runnelv1.DescribeTopicResponse{Topic: topicMessage(t)}
 	for i := range t.Partitions {
-		resp.Partitions = append(resp.Partitions, l.partitionStatus(t, int32(i))) //nolint:gosec // bounded by metadata
+		resp.Partitions = append(resp.Partitions, l.partitionStatus(t, int32(i)))
 	}
 	return resp, nil
 }
@@ -202,7 +202,7 @@ func (l *listener) DescribePartitions(_ context.Context, req *runnelv1.DescribeP
 	numbers := req.GetPartitions()
 	if len(numbers) == 0 {
 		for i := range t.Partitions {
-			numbers = append(numbers, int32(i)) //nolint:gosec // bounded by metadata
+			numbers = append(numbers, int32(i))
 		}
 	}
 	resp := &runnelv1.DescribePartitionsResponse{}

@@ -69,7 +69,7 @@ func (s *Snapshot) topic(name string, id []byte) (*Topic, error) {
 // partition returns where a partition of t is.
 func (t *Topic) partition(n int32) (*Partition, error) {
 	if n < 0 || int(n) >= len(t.Partitions) {
-		return nil, noSuchPartition(n, int32(len(t.Partitions))) //nolint:gosec // bounded by metadata
+		return nil, noSuchPartition(n, int32(len(t.Partitions)))
 	}
 	return &t.Partitions[n], nil
 }

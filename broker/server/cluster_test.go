@@ -439,7 +439,7 @@ func TestAFailingListenerStopsTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := srv.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "listener x") {
+	if err := srv.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listener x") {
 		t.Fatalf("%v", err)
 	}
 }

@@ -31,7 +31,7 @@ func fillStatus(st *runnelv1.PartitionStatus, s partition.Status) {
 	o := s.Offsets
 	st.LogStartOffset, st.LocalStartOffset, st.TieredEndOffset = o.LogStart, o.LocalStart, o.TieredEnd
 	st.FlushedOffset, st.HighWatermark, st.LogEndOffset = o.Flushed, o.HighWatermark, o.End
-	st.SizeBytes, st.Segments = s.Size, int32(s.Segments) //nolint:gosec // bounded by file count
+	st.SizeBytes, st.Segments = s.Size, int32(s.Segments)
 	st.Detail = s.State.Detail()
 	switch s.State.Health {
 	case log.Online:

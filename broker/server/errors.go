@@ -181,20 +181,16 @@ func (s *Server) describe(err error) fault {
 func details(err error) map[string]string {
 	m := map[string]string{}
 	number := func(name string, v int64) { m[name] = strconv.FormatInt(v, 10) }
-	var arg *argumentError
-	if errors.As(err, &arg) {
+	if arg, ok := errors.AsType[*argumentError](err); ok {
 		m["field"], m["value"], m["limit"] = arg.field, arg.value, arg.limit
 	}
-	var named *metadata.ArgumentError
-	if errors.As(err, &named) {
+	if named, ok := errors.AsType[*metadata.ArgumentError](err); ok {
 		m["field"], m["value"], m["limit"] = named.Field, clip(named.Value), named.Limit
 	}
-	var settings *topicconfig.InvalidError
-	if errors.As(err, &settings) && len(settings.Faults) > 0 {
+	if settings, ok := errors.AsType[*topicconfig.InvalidError](err); ok && len(settings.Faults) > 0 {
 		m["field"], m["value"], m["limit"] = settings.Faults[0].Field, clip(settings.Faults[0].Value), settings.Faults[0].Limit
 	}
-	var batch *record.BatchError
-	if errors.As(err, &batch) {
+	if batch, ok := errors.AsType[*record.BatchError](err); ok {
 		m["check"] = batch.Reason.String()
 		number("value", batch.Value)
 		number("limit", batch.Limit)
@@ -202,26 +198,22 @@ func details(err error) map[string]string {
 			number("record", int64(batch.Record))
 		}
 	}
-	var size *log.BatchTooLargeError
-	if errors.As(err, &size) {
+	if size, ok := errors.AsType[*log.BatchTooLargeError](err); ok {
 		number("value", int64(size.Size))
 		number("limit", int64(size.Limit))
 	}
-	var oor *log.OutOfRangeError
-	if errors.As(err, &oor) {
+	if oor, ok := errors.AsType[*log.OutOfRangeError](err); ok {
 		number("value", oor.Asked)
 		number("asked", oor.Asked)
 		number("earliest", oor.Earliest)
 		number("latest", oor.Latest)
 		m["limit"] = fmt.Sprintf("%d to %d", oor.Earliest, oor.Latest)
 	}
-	var seq *log.SequenceError
-	if errors.As(err, &seq) {
+	if seq, ok := errors.AsType[*log.SequenceError](err); ok {
 		number("value", int64(seq.Got))
 		number("expected", int64(seq.Expected))
 	}
-	var nl *partition.NotLeaderError
-	if errors.As(err, &nl) {
+	if nl, ok := errors.AsType[*partition.NotLeaderError](err); ok {
 		number("leader_id", int64(nl.LeaderID))
 		number("leader_epoch", int64(nl.LeaderEpoch))
 	}
@@ -235,7 +227,7 @@ func details(err error) map[string]string {
 func (l *listener) item(err error) *runnelv1.Error {
 	f := l.describe(err)
 	e := &runnelv1.Error{
-		Code: int32(f.code), Reason: f.reason, Message: f.message, Retriable: f.retriable, Metadata: f.metadata, //nolint:gosec // a code is small
+		Code: int32(f.code), Reason: f.reason, Message: f.message, Retriable: f.retriable, Metadata: f.metadata,
 	}
 	if f.leader != nil && f.leader.LeaderID >= 0 {
 		e.Leader = &runnelv1.LeaderHint{BrokerId: f.leader.LeaderID, LeaderEpoch: f.leader.LeaderEpoch, Address: l.addressOf(f.leader.LeaderID)}
@@ -249,7 +241,7 @@ func (l *listener) status(err error) error {
 		return nil
 	}
 	// Only a status itself: one that is wrapped (the metadata store's, for instance) is not ours to pass on.
-	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // see above
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err
 	}
 	f := l.describe(err)

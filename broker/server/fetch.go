@@ -208,7 +208,7 @@ func (st *fetchStream) add(a *runnelv1.FetchAdd) error {
 		return invalid("add.subscription_id", s.id, "an id that is not in use on this stream")
 	case len(st.mu.subs) >= st.l.limits.Subscriptions:
 		st.mu.Unlock()
-		return invalid("add", fmt.Sprintf("subscription number %d", len(st.mu.subs)+1), fmt.Sprintf("at most %d subscriptions per stream", st.l.limits.Subscriptions))
+		return invalid("add", fmt.Sprintf("subscription number %d", st.l.limits.Subscriptions+1), fmt.Sprintf("at most %d subscriptions per stream", st.l.limits.Subscriptions))
 	}
 	st.mu.subs[s.id] = s
 	st.enqueueLocked(s)

@@ -32,6 +32,7 @@ import (
 	"runnel.dev/runnel/broker/topicconfig"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/ids"
+	"runnel.dev/runnel/record"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -238,7 +239,7 @@ func setup(t testing.TB, change ...func(*server.Config)) *fixture {
 		t.Fatal(err)
 	}
 	f.srv = srv
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	f.stop = cancel
 	go func() { f.stopped <- srv.Run(ctx) }()
 	f.dial(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })
@@ -252,10 +253,11 @@ func setup(t testing.TB, change ...func(*server.Config)) *fixture {
 	return f
 }
 
-func (f *fixture) dial(dialer func(context.Context, string) (net.Conn, error)) {
+func (f *fixture) dial(dialer func(context.Context, string) (net.Conn, error), opts ...grpc.DialOption) {
 	f.Helper()
-	conn, err := grpc.NewClient("passthrough:///broker", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialer),
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialer),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(f.codec), grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(64<<20)))
+	conn, err := grpc.NewClient("passthrough:///broker", opts...)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -370,3 +372,17 @@ func contextWithCancel(f *fixture) (context.Context, context.CancelFunc) {
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func registry() *prometheus.Registry { return prometheus.NewRegistry() }
+
+// appendTo appends a batch without a stream, and does not wait.
+func (f *fixture) appendTo(p *partition.Partition, batch []byte) {
+	f.Helper()
+	h, err := record.ParseHeader(batch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	p.Produce(&partition.Produce{Batch: batch, Header: h, LeaderEpoch: -1, Waiter: nobody{}})
+}
+
+type nobody struct{}
+
+func (nobody) Acked(partition.Result) {}

@@ -46,11 +46,12 @@ func newMetrics(reg prometheus.Registerer, b *budget) (*metrics, error) {
 	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "runnel", Subsystem: "server", Name: "produce_in_flight_bytes", Help: "Bytes of batches that are not answered yet.",
 	}, func() float64 { return float64(b.used.Load()) })
-	var errs []error
-	for _, c := range []prometheus.Collector{
+	all := []prometheus.Collector{
 		m.requests, m.seconds, m.streams, m.panics, m.internalErrors, m.producedBatches, m.producedBytes, m.producedRecords,
 		m.refusedBatches, m.fetchedBytes, m.fetchedFrames, inFlight,
-	} {
+	}
+	errs := make([]error, 0, len(all))
+	for _, c := range all {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

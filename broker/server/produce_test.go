@@ -16,6 +16,7 @@ import (
 	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/broker/partition/partitiontest"
 	"runnel.dev/runnel/broker/server"
+	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/record"
 )
@@ -50,7 +51,7 @@ func TestProducePipelinesAndAcksInOrderAfterTheSync(t *testing.T) {
 
 func waitFor(t testing.TB, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(10 * time.Second); !cond(); <-clock.System().After(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("condition did not come true")
 		}
@@ -99,7 +100,7 @@ func TestHostileBatchesAreRefusedOneByOne(t *testing.T) {
 	control := bytes.Clone(good)
 	control[22] |= 0x20
 	zip := record.NewBuilder(record.CodecZstd)
-	zip.Append(1, nil, bytes.Repeat([]byte{0}, 4096*record.MaxExpansion+1), nil)
+	zip.Append(1, nil, make([]byte, 4096*record.MaxExpansion+1), nil)
 	bomb, err := zip.Build(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/log"
@@ -66,7 +67,7 @@ func (l *listener) Publish(ctx context.Context, req *runnelv1.PublishRequest) (*
 	if len(p.topic.Partitions) == 0 {
 		return nil, fmt.Errorf("%w: topic %s is still being created", partition.ErrNotReady, req.GetTopic())
 	}
-	p.spread = int32(l.spread.Add(1) % uint32(len(p.topic.Partitions))) //nolint:gosec // below the number of partitions
+	p.spread = int32(l.spread.Add(1) % uint32(len(p.topic.Partitions)))
 	if err := p.checkProducer(); err != nil {
 		return nil, err
 	}
@@ -147,16 +148,16 @@ func (p *publish) place(i int) error {
 
 // open returns the newest batch of a partition.
 func (p *publish) open(n int32) *publishBatch {
-	for i := len(p.batches) - 1; i >= 0; i-- {
-		if p.batches[i].partition == n {
-			return p.batches[i]
+	for _, b := range slices.Backward(p.batches) {
+		if b.partition == n {
+			return b
 		}
 	}
 	return nil
 }
 
 func (p *publish) partitionOf(r *runnelv1.PublishRecord, key []byte) (int32, error) {
-	partitions := int32(len(p.topic.Partitions)) //nolint:gosec // bounded by metadata
+	partitions := int32(len(p.topic.Partitions))
 	switch {
 	case r.Partition != nil:
 		if _, err := p.topic.partition(*r.Partition); err != nil {
@@ -222,7 +223,7 @@ func (p *publish) send(ctx context.Context) error {
 func (p *publish) produce(ctx context.Context, b *publishBatch) error {
 	b.done = p.done
 	if p.idempotent() {
-		b.builder.SetProducer(p.req.GetProducerId(), int16(p.req.GetProducerEpoch()), p.req.GetSequence()) //nolint:gosec // checked
+		b.builder.SetProducer(p.req.GetProducerId(), int16(p.req.GetProducerEpoch()), p.req.GetSequence())
 	}
 	var err error
 	if b.bytes, err = b.builder.Build(nil); err != nil {

@@ -112,7 +112,6 @@ func (l *listener) options() []grpc.ServerOption {
 		grpc.ConnectionTimeout(connectDeadline),
 		grpc.ReadBufferSize(socketBuffer),
 		grpc.WriteBufferSize(socketBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveEvery, Timeout: keepaliveWait}),

@@ -104,7 +104,7 @@ func (s *subscriber) open() error {
 		numbers := slices.Compact(slices.Sorted(slices.Values(req.GetPartitions())))
 		if len(numbers) == 0 {
 			for i := range t.Partitions {
-				numbers = append(numbers, int32(i)) //nolint:gosec // bounded by metadata
+				numbers = append(numbers, int32(i))
 			}
 		}
 		for _, n := range numbers {

@@ -119,19 +119,19 @@ func TestBudgetThrottle(t *testing.T) {
 	if b.throttleMS() != 0 {
 		t.Fatal("throttled while empty")
 	}
-	if err := b.acquire(context.Background(), 94_000); err != nil {
+	if err := b.acquire(t.Context(), 94_000); err != nil {
 		t.Fatal(err)
 	}
 	if ms := b.throttleMS(); ms < 1 || ms > 100 {
 		t.Fatalf("%d ms", ms)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.acquire(ctx, 10_000); err == nil {
 		t.Fatal("over budget")
 	}
 	b.release(94_000)
-	if err := b.acquire(context.Background(), 1<<30); err != nil {
+	if err := b.acquire(t.Context(), 1<<30); err != nil {
 		t.Fatal("a batch larger than the budget never fits")
 	}
 	b.release(1 << 30)

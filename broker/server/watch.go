@@ -156,7 +156,7 @@ func topicMetadata(t *Topic) *runnelv1.TopicMetadata {
 	m := &runnelv1.TopicMetadata{Name: t.Name, TopicId: t.ID[:], Config: t.Config}
 	for i, p := range t.Partitions {
 		m.Partitions = append(m.Partitions, &runnelv1.PartitionMetadata{
-			Partition: int32(i), LeaderId: p.LeaderID, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, Isr: p.ISR, //nolint:gosec // few
+			Partition: int32(i), LeaderId: p.LeaderID, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, Isr: p.ISR,
 		})
 	}
 	return m

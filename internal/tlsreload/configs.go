@@ -127,11 +127,7 @@ func (t *transport) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthIn
 }
 
 func (t *transport) Info() credentials.ProtocolInfo {
-	name := t.name
-	if t.source.cfg.ServerName != "" {
-		name = t.source.cfg.ServerName
-	}
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: name}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 func (t *transport) Clone() credentials.TransportCredentials {

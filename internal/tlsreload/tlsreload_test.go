@@ -1,7 +1,6 @@
 package tlsreload
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -102,7 +101,7 @@ func open(t *testing.T, cfg Config, clk clock.Clock) *Source {
 }
 
 // shake lets both sides handshake through gRPC's credentials, and returns both errors and the serial number of the server's certificate.
-func shake(t *testing.T, server, client *Source, host string) (clientErr, serverErr error, serverSerial string) {
+func shake(t *testing.T, server, client *Source, host string) (serverSerial string, clientErr, serverErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -128,7 +127,7 @@ func shake(t *testing.T, server, client *Source, host string) (clientErr, server
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	tc, info, clientErr := client.Credentials().ClientHandshake(context.Background(), host, conn)
+	tc, info, clientErr := client.Credentials().ClientHandshake(t.Context(), host, conn)
 	if clientErr == nil {
 		serverSerial = info.(credentials.TLSInfo).State.PeerCertificates[0].SerialNumber.String()
 		// In TLS 1.3 a refused client certificate shows with the first read.
@@ -136,7 +135,7 @@ func shake(t *testing.T, server, client *Source, host string) (clientErr, server
 	} else {
 		conn.Close()
 	}
-	return clientErr, <-done, serverSerial
+	return serverSerial, clientErr, <-done
 }
 
 func TestMutualTLS(t *testing.T) {
@@ -173,7 +172,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			clientErr, serverErr, _ := shake(t, server, open(t, tc.client, clk), tc.host)
+			_, clientErr, serverErr := shake(t, server, open(t, tc.client, clk), tc.host)
 			if tc.ok && (clientErr != nil || serverErr != nil) {
 				t.Fatalf("refused: client %v, server %v", clientErr, serverErr)
 			}
@@ -192,14 +191,14 @@ func TestRotationAppliesToTheNextHandshake(t *testing.T) {
 	write(t, caFile, ca.pem)
 	serverCfg := ca.issue(t, dir, "server", "broker.test", epoch.AddDate(1, 0, 0))
 	server, client := open(t, serverCfg, clk), open(t, Config{CAFile: caFile}, clk)
-	_, _, first := shake(t, server, client, "broker.test")
+	first, _, _ := shake(t, server, client, "broker.test")
 
 	ca.issue(t, dir, "server", "broker.test", epoch.AddDate(2, 0, 0))
-	if _, _, again := shake(t, server, client, "broker.test"); again != first {
+	if again, _, _ := shake(t, server, client, "broker.test"); again != first {
 		t.Fatal("files are read more often than the interval says")
 	}
 	clk.Advance(DefaultCheckInterval)
-	clientErr, serverErr, second := shake(t, server, client, "broker.test")
+	second, clientErr, serverErr := shake(t, server, client, "broker.test")
 	if clientErr != nil || serverErr != nil || second == first {
 		t.Fatalf("the new certificate is not in use: %v, %v", clientErr, serverErr)
 	}
@@ -211,12 +210,12 @@ func TestRotationAppliesToTheNextHandshake(t *testing.T) {
 	next := newAuthority(t, "next")
 	next.issue(t, dir, "server", "broker.test", epoch.AddDate(2, 0, 0))
 	clk.Advance(DefaultCheckInterval)
-	if clientErr, _, _ := shake(t, server, client, "broker.test"); clientErr == nil {
+	if _, clientErr, _ := shake(t, server, client, "broker.test"); clientErr == nil {
 		t.Fatal("accepted a server of an authority that is not trusted")
 	}
 	write(t, caFile, next.pem)
 	clk.Advance(DefaultCheckInterval)
-	if clientErr, serverErr, _ := shake(t, server, client, "broker.test"); clientErr != nil || serverErr != nil {
+	if _, clientErr, serverErr := shake(t, server, client, "broker.test"); clientErr != nil || serverErr != nil {
 		t.Fatalf("%v, %v", clientErr, serverErr)
 	}
 	if taken, failed := client.Reloads(); taken != 1 || failed != 0 {
@@ -249,10 +248,10 @@ func TestBrokenFilesKeepTheLastGoodOnes(t *testing.T) {
 
 			damage(t, cfg)
 			clk.Advance(time.Minute)
-			if clientErr, serverErr, _ := shake(t, server, open(t, good, clk), "broker.test"); clientErr != nil || serverErr != nil {
+			if _, clientErr, serverErr := shake(t, server, open(t, good, clk), "broker.test"); clientErr != nil || serverErr != nil {
 				t.Fatalf("%v, %v", clientErr, serverErr)
 			}
-			if clientErr, _, _ := shake(t, server, open(t, bad, clk), "broker.test"); clientErr == nil {
+			if _, clientErr, _ := shake(t, server, open(t, bad, clk), "broker.test"); clientErr == nil {
 				t.Fatal("failed open")
 			}
 			if _, failed := server.Reloads(); failed == 0 {

@@ -33,8 +33,10 @@ func drawBytes(t *rapid.T, label string) []byte {
 // chop cuts wire bytes into buffers as a transport may deliver them.
 func chop(t *rapid.T, b []byte) mem.BufferSlice {
 	var out mem.BufferSlice
+	size := rapid.SampledFrom([]int{1, 2, 5, 60, 1500, 16384, 1 << 20}).Draw(t, "piece")
+	size = max(size, len(b)/100)
 	for len(b) > 0 {
-		n := min(len(b), rapid.SampledFrom([]int{1, 2, 5, 60, 1500, 16384, 1 << 20}).Draw(t, "piece"))
+		n := min(len(b), size)
 		out = append(out, mem.SliceBuffer(bytes.Clone(b[:n])))
 		b = b[n:]
 	}

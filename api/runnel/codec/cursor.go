@@ -101,11 +101,11 @@ func (c *cursor) tag() (protowire.Number, protowire.Type) {
 // length reads the length of a length-delimited field, which never exceeds what is left.
 func (c *cursor) length() int {
 	v := c.varint()
-	if c.err == nil && v > uint64(c.left()) { //nolint:gosec // left is never negative
+	if c.err == nil && v > uint64(c.left()) {
 		c.fail("declared length %d exceeds the %d bytes that are left", v, c.left())
 		return 0
 	}
-	return int(v) //nolint:gosec // bounded by left
+	return int(v)
 }
 
 // copyTo fills dst; the caller has checked that so many bytes are left.
@@ -190,7 +190,7 @@ func (c *cursor) once(seen *uint32, num protowire.Number, typ, want protowire.Ty
 		c.fail("wire type %d, want %d", typ, want)
 		return false
 	}
-	bit := uint32(1) << uint(num) //nolint:gosec // known fields have numbers below 32
+	bit := uint32(1) << uint(num)
 	if *seen&bit != 0 {
 		c.fail("field occurs twice")
 		return false

@@ -64,7 +64,7 @@ func (e *encoded) finish(h []byte, num protowire.Number, batch mem.Buffer) mem.B
 		return e.bufs[:1]
 	}
 	h = protowire.AppendTag(h, num, protowire.BytesType)
-	h = protowire.AppendVarint(h, uint64(batch.Len())) //nolint:gosec // a length is never negative
+	h = protowire.AppendVarint(h, uint64(batch.Len()))
 	batch.Ref()
 	e.header.SliceBuffer = h
 	e.bufs[0], e.bufs[1] = &e.header, batch
@@ -80,7 +80,7 @@ func appendVarint(b []byte, num protowire.Number, v uint64) []byte {
 
 // appendInt64 writes negative numbers as ten bytes, as protobuf's int64 does.
 func appendInt64(b []byte, num protowire.Number, v int64) []byte {
-	return appendVarint(b, num, uint64(v)) //nolint:gosec // two's complement is the format's rule
+	return appendVarint(b, num, uint64(v))
 }
 
 // appendInt32 sign-extends, as protobuf's int32 does.
@@ -91,7 +91,7 @@ func appendInt32(b []byte, num protowire.Number, v int32) []byte {
 func appendMessage(b []byte, num protowire.Number, m proto.Message) ([]byte, error) {
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	size := proto.Size(m)
-	b = protowire.AppendVarint(b, uint64(size)) //nolint:gosec // a size is never negative
+	b = protowire.AppendVarint(b, uint64(size))
 	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
 	if err != nil {
 		return nil, fmt.Errorf("encode field %d: %w", num, err)

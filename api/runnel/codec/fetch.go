@@ -123,11 +123,11 @@ func (f *FetchFrame) scalar(c *cursor, seen *uint32, num protowire.Number, typ p
 	v := c.varint()
 	switch num {
 	case fetchSubscriptionID:
-		f.SubscriptionID = uint32(v) //nolint:gosec // truncation is the format's rule
+		f.SubscriptionID = uint32(v)
 	case fetchLeaderEpoch:
-		f.LeaderEpoch = int32(v) //nolint:gosec // truncation is the format's rule
+		f.LeaderEpoch = int32(v)
 	default:
-		*dst = int64(v) //nolint:gosec // two's complement is the format's rule
+		*dst = int64(v)
 	}
 }
 

@@ -30,7 +30,7 @@ func tierOf(n int) int {
 	if n <= 1<<minTierBits {
 		return 0
 	}
-	return bits.Len(uint(n-1)) - minTierBits //nolint:gosec // n > 0 here
+	return bits.Len(uint(n-1)) - minTierBits
 }
 
 // Get returns a slice of length n whose content is undefined.

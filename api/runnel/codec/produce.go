@@ -109,4 +109,4 @@ func (c *cursor) topicID(dst *[TopicIDLen]byte) int {
 }
 
 // int32 reads a varint as protobuf's int32: the low 32 bits.
-func (c *cursor) int32() int32 { return int32(c.varint()) } //nolint:gosec // truncation is the format's rule
+func (c *cursor) int32() int32 { return int32(c.varint()) }
