@@ -52,11 +52,17 @@ func (l *Log) State() State { return *l.state.Load() }
 
 // setState changes the health unless the log is in a state that it cannot leave.
 func (l *Log) setState(h Health, err error) {
-	next := &State{Health: h, Err: err}
+	var next *State
 	for {
 		cur := l.state.Load()
+		if h == Online && cur.Health == Online {
+			return // every append says so
+		}
 		if cur.Health == Offline || cur.Health == Quarantined && h != Offline || cur.Health == Failed && h != Offline {
 			return
+		}
+		if next == nil {
+			next = &State{Health: h, Err: err}
 		}
 		if l.state.CompareAndSwap(cur, next) {
 			return
