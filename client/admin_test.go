@@ -240,7 +240,7 @@ func TestMetadataGoesFromBrokerToBroker(t *testing.T) {
 				t.Fatalf("broker %d away: %v after %v", id+1, err, time.Since(began))
 			}
 			cl.StartBroker(id + 1)
-			time.Sleep(time.Second)
+			sleep(time.Second)
 		}
 		cl.stop()
 	})

@@ -210,7 +210,7 @@ func configOf(p *runnelv1.TopicConfig) TopicConfig {
 		MinInSyncReplicas: p.MinInSyncReplicas,
 	}
 	if p.Compression != nil {
-		v := Compression(*p.Compression) //nolint:gosec // six values
+		v := Compression(*p.Compression)
 		c.Compression = &v
 	}
 	if p.TimestampType != nil {

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -20,7 +19,7 @@ func TestProduceDoesNotAllocatePerRecord(t *testing.T) {
 	records := make([]Record, n)
 	var wg sync.WaitGroup
 	done := func(*Record, error) { wg.Done() }
-	ctx := context.Background()
+	ctx := t.Context()
 	run := func() {
 		wg.Add(n)
 		for i := range records {
@@ -56,7 +55,7 @@ func TestRecordsDoesNotAllocatePerRecord(t *testing.T) {
 	cs := cl.consumer(t, Topics("t"), PartitionCredit(64<<20), StreamCredit(64<<20))
 	one := func() {
 		count := 0
-		for _, err := range cs.Records(context.Background()) {
+		for _, err := range cs.Records(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +78,7 @@ func BenchmarkProduce(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer func() { _ = c.Close(context.Background()) }()
+	defer func() { _ = c.Close(b.Context()) }()
 	for _, keyed := range []bool{false, true} {
 		b.Run(fmt.Sprintf("100B/keyed=%v", keyed), func(b *testing.B) {
 			p, err := c.NewProducer()
@@ -116,7 +115,7 @@ func BenchmarkProduce(b *testing.B) {
 					b.StartTimer()
 				}
 			}
-			_ = p.Close(context.Background())
+			_ = p.Close(b.Context())
 		})
 	}
 }

@@ -131,5 +131,5 @@ func (c *conns) close() {
 
 // jitter returns a random duration in [0, d].
 func jitter(d time.Duration) time.Duration {
-	return time.Duration(rand.Int64N(int64(d) + 1)) //nolint:gosec // spreads retries, no secret
+	return time.Duration(rand.Int64N(int64(d) + 1))
 }

@@ -106,7 +106,10 @@ func (c *Client) NewConsumer(opts ...ConsumerOption) (*Consumer, error) {
 
 // Close ends reading. Records that were yielded must not be used any more.
 func (cs *Consumer) Close(context.Context) error {
-	if cs.closed.Swap(true) {
+	cs.mu.Lock() // whoever starts a goroutine holds it, and looks at closed before
+	done := cs.closed.Swap(true)
+	cs.mu.Unlock()
+	if done {
 		return nil
 	}
 	cs.unsubscribe()

@@ -115,7 +115,7 @@ func (cs *Consumer) followLocked(name string, t *consumedTopic, meta *topicMeta)
 	first := t.id.IsZero()
 	t.id = meta.id
 	for i := range meta.partitions {
-		n := int32(i) //nolint:gosec // a topic has few partitions
+		n := int32(i)
 		if !t.all && !slices.Contains(t.only, n) {
 			continue
 		}

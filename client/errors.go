@@ -205,8 +205,7 @@ func Retriable(err error) bool {
 	if err == nil || errors.Is(err, ErrClosed) {
 		return false
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.retriable
 	}
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrDeliveryTimeout) || errors.Is(err, ErrEarlierFailed) ||
@@ -223,7 +222,7 @@ func fromItem(e *runnelv1.Error) error {
 
 func itemError(e *runnelv1.Error) *Error {
 	return &Error{
-		Code: codes.Code(e.GetCode()), Reason: e.GetReason(), Message: e.GetMessage(), Metadata: e.GetMetadata(), //nolint:gosec // bits kept
+		Code: codes.Code(e.GetCode()), Reason: e.GetReason(), Message: e.GetMessage(), Metadata: e.GetMetadata(),
 		retriable: e.GetRetriable(), leader: e.GetLeader(),
 	}
 }

@@ -100,6 +100,7 @@ func ExampleConsumer_Records_errors() {
 		panic(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 
 	cs, err := c.NewConsumer(client.Topics("events"), client.From(client.At(0)))
 	if err != nil {

@@ -25,7 +25,7 @@ type cluster struct {
 func start(t *testing.T, brokers int, opts ...Option) *cluster {
 	t.Helper()
 	fake := fakebroker.Start(fakebroker.Brokers(brokers))
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c, err := Open(ctx, fake.URL(), append([]Option{Dialer(fake.Dial)}, opts...)...)
 	if err != nil {
@@ -33,7 +33,7 @@ func start(t *testing.T, brokers int, opts ...Option) *cluster {
 		t.Fatal(err)
 	}
 	stop := sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 		defer cancel()
 		_ = c.Close(ctx) // a test that cares closes producers itself
 		fake.Close()
@@ -118,3 +118,6 @@ func numbers(prefix string, from, to int) []string {
 func (cl *cluster) mustConfigure(topic string, maxBatchBytes int32) {
 	cl.Configure(topic, func(c *runnelv1.TopicConfig) { c.MaxBatchBytes = &maxBatchBytes })
 }
+
+// sleep waits in the virtual time of a synctest bubble.
+func sleep(d time.Duration) { <-time.NewTimer(d).C }

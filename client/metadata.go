@@ -114,18 +114,24 @@ func (m *metadata) ready(ctx context.Context) error {
 
 // topic waits until the topic exists and returns it; after TopicWait it gives up with ErrUnknownTopic.
 func (m *metadata) topic(ctx context.Context, name string) (*topicMeta, error) {
+	return m.topicUnless(ctx, nil, name)
+}
+
+// topicUnless is topic that also gives up, with ErrClosed, once closed is closed.
+func (m *metadata) topicUnless(ctx context.Context, closed <-chan struct{}, name string) (*topicMeta, error) {
 	if t := m.snapshot().topics[name]; t != nil {
 		return t, nil
 	}
 	m.watch(name)
 	known := func(s *snapshot) bool { return s.topics[name] != nil || s.missing[name] }
-	if err := m.wait(ctx, known); err != nil {
+	if err := m.waitUnless(ctx, closed, known); err != nil {
 		return nil, err
 	}
 	if m.snapshot().topics[name] == nil && m.cfg.topicWait > 0 {
 		patience, cancel := context.WithTimeout(ctx, m.cfg.topicWait)
 		defer cancel()
-		if err := m.wait(patience, func(s *snapshot) bool { return s.topics[name] != nil }); err != nil && ctx.Err() != nil {
+		err := m.waitUnless(patience, closed, func(s *snapshot) bool { return s.topics[name] != nil })
+		if err != nil && (ctx.Err() != nil || errors.Is(err, ErrClosed)) {
 			return nil, err
 		}
 	}
@@ -137,6 +143,11 @@ func (m *metadata) topic(ctx context.Context, name string) (*topicMeta, error) {
 
 // wait returns once cond holds for the current snapshot. The error joins ctx's with the last one of the watch.
 func (m *metadata) wait(ctx context.Context, cond func(*snapshot) bool) error {
+	return m.waitUnless(ctx, nil, cond)
+}
+
+// waitUnless is wait that also gives up, with ErrClosed, once closed is closed.
+func (m *metadata) waitUnless(ctx context.Context, closed <-chan struct{}, cond func(*snapshot) bool) error {
 	for {
 		m.mu.Lock()
 		changed, s := m.mu.changed, m.cur.Load()
@@ -146,6 +157,8 @@ func (m *metadata) wait(ctx context.Context, cond func(*snapshot) bool) error {
 		}
 		select {
 		case <-changed:
+		case <-closed:
+			return ErrClosed
 		case <-ctx.Done():
 			m.mu.Lock()
 			lastErr := m.mu.lastErr
@@ -161,7 +174,7 @@ func (m *metadata) wait(ctx context.Context, cond func(*snapshot) bool) error {
 // run watches until ctx ends, going from broker to broker.
 func (m *metadata) run(ctx context.Context) {
 	var back backoff
-	for i := rand.IntN(len(m.cfg.seeds)); ctx.Err() == nil; i++ { //nolint:gosec // spreads load, no secret
+	for i := rand.IntN(len(m.cfg.seeds)); ctx.Err() == nil; i++ {
 		addresses := m.addresses()
 		address := addresses[i%len(addresses)]
 		got, err := m.follow(ctx, address)
@@ -349,7 +362,7 @@ func compressionFrom(c runnelv1.Compression) Compression {
 	if c == runnelv1.Compression_COMPRESSION_UNSPECIFIED {
 		return CompressionNone
 	}
-	return Compression(c) //nolint:gosec // same numbers by design, six values
+	return Compression(c)
 }
 
 // hint applies what a broker said about a leader ahead of metadata: only a newer epoch counts, and only for the same topic.

@@ -103,8 +103,6 @@ func RequestTimeout(d time.Duration) Option { return func(c *config) { c.request
 // AutoCreateTopics lets brokers create topics that producers name, with the cluster's defaults, when the cluster allows it.
 func AutoCreateTopics() Option { return func(c *config) { c.autoCreate = true } }
 
-func withClock(clk clock.Clock) Option { return func(c *config) { c.clock = clk } }
-
 // ProducerOption configures a [Producer].
 type ProducerOption func(*producerConfig)
 

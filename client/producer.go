@@ -149,14 +149,7 @@ func (p *Producer) waitForRoom(ctx context.Context, cost int64) error {
 
 // topic makes the producer's side of a topic, waiting until metadata knows it.
 func (p *Producer) topic(ctx context.Context, name string) (*producerTopic, error) {
-	wait, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(p.ctx, func() { cancel(ErrClosed) })
-	defer stop()
-	if _, err := p.c.meta.topic(wait, name); err != nil {
-		if p.closed.Load() {
-			return nil, ErrClosed
-		}
+	if _, err := p.c.meta.topicUnless(ctx, p.closing, name); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
@@ -338,7 +331,7 @@ func (p *Producer) ensureID(ctx context.Context, address string) error {
 		return fmt.Errorf("get a producer id: %w", fromRPC(err))
 	}
 	p.mu.Lock()
-	p.mu.producerID, p.mu.producerEpoch = r.GetProducerId(), int16(r.GetProducerEpoch()) //nolint:gosec // 16 bits by contract
+	p.mu.producerID, p.mu.producerEpoch = r.GetProducerId(), int16(r.GetProducerEpoch())
 	p.mu.Unlock()
 	return nil
 }

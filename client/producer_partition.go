@@ -111,7 +111,7 @@ func (pt *producerPartition) append(ctx context.Context, r *Record, done func(*R
 		b = pt.openLocked()
 	}
 	if b.addContext(ctx) && b.watched {
-		pt.watchLocked(b, ctx)
+		pt.watchLocked(ctx, b)
 	}
 	b.builder.Append(ts, r.Key, r.Value, headers)
 	b.entries = append(b.entries, entry{r, done, cost})
@@ -231,12 +231,12 @@ func (pt *producerPartition) onStall(_ time.Time, b *batch, gen uint64) {
 	b.watched = true
 	for _, run := range b.contexts {
 		if run.ctx.Done() != nil {
-			pt.watchLocked(b, run.ctx)
+			pt.watchLocked(run.ctx, b)
 		}
 	}
 }
 
-func (pt *producerPartition) watchLocked(b *batch, ctx context.Context) {
+func (pt *producerPartition) watchLocked(ctx context.Context, b *batch) {
 	b.stops = append(b.stops, context.AfterFunc(ctx, func() {
 		pt.mu.Lock()
 		pt.dropCancelledLocked()
@@ -326,7 +326,7 @@ func (pt *producerPartition) failUnsentLocked(i int, cause error) {
 }
 
 // addSequence adds n to a sequence number, which wraps from MaxInt32 to 0.
-func addSequence(seq, n int32) int32 { return int32((int64(seq) + int64(n)) & math.MaxInt32) } //nolint:gosec // masked
+func addSequence(seq, n int32) int32 { return int32((int64(seq) + int64(n)) & math.MaxInt32) }
 
 // settleLocked draws the conclusions once an outstanding batch was settled.
 func (pt *producerPartition) settleLocked() {

@@ -313,7 +313,7 @@ func (pt *producerPartition) prepareLocked(b *batch) bool {
 		return true
 	}
 	if b.wire == nil {
-		b.count = int32(b.builder.Count()) //nolint:gosec // bounded by the batch's size
+		b.count = int32(b.builder.Count())
 	}
 	b.hasSequence = true
 	b.producerID, b.producerEpoch, b.sequence = mu.producerID, mu.producerEpoch, mu.nextSequence

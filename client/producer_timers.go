@@ -1,7 +1,6 @@
 package client
 
 import (
-	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -27,22 +26,42 @@ type event struct {
 	gen uint64
 }
 
+// eventHeap is a binary heap by time. container/heap would box every event.
 type eventHeap []event
 
-func (h eventHeap) Len() int           { return len(h) }
-func (h eventHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h eventHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) push(e event) {
+	*h = append(*h, e)
+	q := *h
+	for i := len(q) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !q[i].at.Before(q[parent].at) {
+			break
+		}
+		q[i], q[parent] = q[parent], q[i]
+		i = parent
+	}
+}
 
-// Push implements heap.Interface.
-func (h *eventHeap) Push(x any) { *h = append(*h, x.(event)) } //nolint:errcheck,forcetypeassert // heap of events
-
-// Pop implements heap.Interface.
-func (h *eventHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*h = old[:len(old)-1]
-	return e
+func (h *eventHeap) pop() event {
+	q := *h
+	first, last := q[0], len(q)-1
+	q[0], q[last] = q[last], event{}
+	q = q[:last]
+	*h = q
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= len(q) {
+			return first
+		}
+		if right := child + 1; right < len(q) && q[right].at.Before(q[child].at) {
+			child = right
+		}
+		if !q[child].at.Before(q[i].at) {
+			return first
+		}
+		q[i], q[child] = q[child], q[i]
+		i = child
+	}
 }
 
 func newTimers(clk clock.Clock) *timers { return &timers{clk: clk, wake: make(chan struct{}, 1)} }
@@ -50,7 +69,7 @@ func newTimers(clk clock.Clock) *timers { return &timers{clk: clk, wake: make(ch
 // at schedules an event. It never blocks and may be called with partition locks held.
 func (t *timers) at(e event) {
 	t.mu.Lock()
-	heap.Push(&t.mu.events, e)
+	t.mu.events.push(e)
 	first := t.mu.events[0].at.Equal(e.at)
 	t.mu.Unlock()
 	if first {
@@ -90,7 +109,7 @@ func (t *timers) fire() time.Duration {
 			t.mu.Unlock()
 			return wait
 		}
-		e := heap.Pop(&t.mu.events).(event) //nolint:errcheck,forcetypeassert // heap of events
+		e := t.mu.events.pop()
 		t.mu.Unlock()
 		e.run(now, e.b, e.gen)
 	}

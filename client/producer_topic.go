@@ -53,7 +53,7 @@ func (t *producerTopic) choose(r *Record) (*producerPartition, error) {
 	case len(list) == 0:
 		return nil, fmt.Errorf("%w: topic %q has no partitions", ErrUnknownTopic, t.name)
 	case r.Key != nil:
-		return list[record.PartitionForKey(r.Key, int32(len(list)))], nil //nolint:gosec // a topic has few partitions
+		return list[record.PartitionForKey(r.Key, int32(len(list)))], nil
 	}
 	if i := int(t.sticky.Load()); i < len(list) {
 		return list[i], nil
@@ -67,7 +67,7 @@ func (t *producerTopic) moveSticky(from int32) {
 	if len(list) < 2 || t.sticky.Load() != from {
 		return
 	}
-	next := rand.IntN(len(list) - 1) //nolint:gosec // spreads load, no secret
+	next := rand.IntN(len(list) - 1)
 	if next >= int(from) {
 		next++
 	}
@@ -78,7 +78,7 @@ func (t *producerTopic) moveSticky(from int32) {
 			break
 		}
 	}
-	t.sticky.CompareAndSwap(from, int32(next)) //nolint:gosec // an index of list
+	t.sticky.CompareAndSwap(from, int32(next))
 }
 
 // update applies what metadata says. Called in order, from the metadata's goroutine.
@@ -103,13 +103,13 @@ func (t *producerTopic) update(s *snapshot) {
 		grown := make([]*producerPartition, n)
 		copy(grown, list)
 		for i := len(list); i < n; i++ {
-			grown[i] = newProducerPartition(t, int32(i)) //nolint:gosec // a topic has few partitions
+			grown[i] = newProducerPartition(t, int32(i))
 		}
 		t.partitions.Store(&grown)
 		list = grown
 	}
 	if first && len(list) > 0 {
-		t.sticky.Store(rand.Int32N(int32(len(list)))) //nolint:gosec // spreads load, no secret
+		t.sticky.Store(rand.Int32N(int32(len(list))))
 	}
 	if n := len(meta.partitions); n < len(list) { // a namesake with fewer partitions
 		t.mu.cut = append(t.mu.cut, list[n:]...)

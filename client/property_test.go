@@ -111,7 +111,7 @@ func runFaulty(t *testing.T, plan, steps []int, opts ...ProducerOption) string {
 		case 2:
 			id := max(1, cl.Leader("t", 0))
 			cl.StopBroker(id)
-			time.Sleep(300 * time.Millisecond)
+			sleep(300 * time.Millisecond)
 			cl.StartBroker(id)
 		case 3:
 			// Only while nothing is unresolved: else the broker has lost what it needs to recognise a duplicate.
@@ -123,9 +123,9 @@ func runFaulty(t *testing.T, plan, steps []int, opts ...ProducerOption) string {
 			produce(ctx)
 			cancel()
 		case 5:
-			time.Sleep(3 * time.Second)
+			sleep(3 * time.Second)
 		case 6, 7:
-			time.Sleep(100 * time.Millisecond)
+			sleep(100 * time.Millisecond)
 		case 8, 9, 10:
 			synctest.Wait()
 		default:

@@ -101,7 +101,7 @@ func (c Compression) String() string {
 func ParseCompression(s string) (Compression, error) {
 	for i, name := range compressionNames {
 		if s == name {
-			return Compression(i), nil //nolint:gosec // six names
+			return Compression(i), nil
 		}
 	}
 	return 0, fmt.Errorf("client: unknown compression %q, want one of %v", s, compressionNames)

@@ -1,6 +1,7 @@
 package fakebroker
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -49,7 +50,7 @@ func (c *Cluster) topicLocked(name string, id []byte) (*topic, *Error) {
 	if t == nil {
 		return nil, topicNotFound(name)
 	}
-	if len(id) > 0 && string(id) != string(t.id[:]) {
+	if len(id) > 0 && !bytes.Equal(id, t.id[:]) {
 		return nil, refuse(codes.FailedPrecondition, "TOPIC_RECREATED", false, "topic %q has the id %s", name, t.id)
 	}
 	return t, nil
@@ -57,7 +58,7 @@ func (c *Cluster) topicLocked(name string, id []byte) (*topic, *Error) {
 
 func (t *topic) proto() *runnelv1.Topic {
 	return &runnelv1.Topic{
-		Name: t.name, TopicId: slices.Clone(t.id[:]), Partitions: int32(len(t.partitions)), Replicas: 1, Config: proto.CloneOf(t.config), //nolint:gosec // few
+		Name: t.name, TopicId: slices.Clone(t.id[:]), Partitions: int32(len(t.partitions)), Replicas: 1, Config: proto.CloneOf(t.config),
 		Generation: t.generation, State: runnelv1.TopicState_TOPIC_STATE_ACTIVE, Owner: t.owner,
 	}
 }
@@ -245,7 +246,7 @@ func (b *broker) DeleteRecords(ctx context.Context, r *runnelv1.DeleteRecordsReq
 // DescribeCluster implements runnelv1.AdminServer.
 func (b *broker) DescribeCluster(ctx context.Context, _ *runnelv1.DescribeClusterRequest) (*runnelv1.DescribeClusterResponse, error) {
 	return admin(ctx, b, Call{Method: "DescribeCluster"}, func(c *Cluster) (*runnelv1.DescribeClusterResponse, *Error) {
-		resp := &runnelv1.DescribeClusterResponse{ClusterId: c.cfg.clusterID, ControllerId: c.controllerLocked(), Topics: int32(len(c.mu.topics))} //nolint:gosec // few
+		resp := &runnelv1.DescribeClusterResponse{ClusterId: c.cfg.clusterID, ControllerId: c.controllerLocked(), Topics: int32(len(c.mu.topics))}
 		leads := make(map[int32]int32)
 		for _, t := range c.mu.topics {
 			for _, p := range t.partitions {

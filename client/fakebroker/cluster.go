@@ -1,6 +1,7 @@
 package fakebroker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ func Start(opts ...Option) *Cluster {
 	c.mu.brokers, c.mu.topics = make(map[int32]*broker), make(map[string]*topic)
 	c.mu.changed, c.mu.revision, c.mu.nextID = make(chan struct{}), 1, 1000
 	for i := range c.cfg.brokers {
-		id := int32(i + 1) //nolint:gosec // few brokers
+		id := int32(i + 1)
 		c.mu.brokers[id] = &broker{c: c, id: id, address: fmt.Sprintf("broker-%d:7650", id), codec: codec.New()}
 		c.StartBroker(id)
 	}
@@ -101,8 +102,9 @@ func (c *Cluster) brokerIDs() []int32 {
 
 // URL names all brokers as seeds for client.Open.
 func (c *Cluster) URL() string {
-	var seeds []string
-	for _, id := range c.brokerIDs() {
+	brokers := c.brokerIDs()
+	seeds := make([]string, 0, len(brokers))
+	for _, id := range brokers {
 		seeds = append(seeds, fmt.Sprintf("broker-%d:7650", id))
 	}
 	return "runnel://" + strings.Join(seeds, ",")
@@ -188,7 +190,7 @@ func (c *Cluster) growLocked(t *topic, partitions int) {
 	brokers := slices.Sorted(maps.Keys(c.mu.brokers))
 	for i := len(t.partitions); i < partitions; i++ {
 		t.partitions = append(t.partitions, &partition{
-			topic: t, index: int32(i), leader: brokers[i%len(brokers)], epoch: 1, producers: make(map[int64]*producer), //nolint:gosec // few
+			topic: t, index: int32(i), leader: brokers[i%len(brokers)], epoch: 1, producers: make(map[int64]*producer),
 		})
 	}
 	c.changeLocked()
@@ -312,7 +314,7 @@ func (c *Cluster) Damage(name string, partition int32, offset int64, f func(batc
 // find returns the partition if this broker leads it.
 func (b *broker) findLocked(id []byte, n, epoch int32) (*partition, *Error) {
 	for _, t := range b.c.mu.topics {
-		if string(t.id[:]) != string(id) {
+		if !bytes.Equal(t.id[:], id) {
 			continue
 		}
 		if n < 0 || int(n) >= len(t.partitions) {

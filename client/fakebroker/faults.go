@@ -3,6 +3,7 @@ package fakebroker
 import (
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"time"
 
@@ -110,9 +111,7 @@ func rpcError(err error) error {
 		return err
 	}
 	info := &errdetails.ErrorInfo{Domain: "runnel.dev", Reason: e.Reason, Metadata: map[string]string{"retriable": strconv.FormatBool(e.Retriable)}}
-	for k, v := range e.Metadata {
-		info.Metadata[k] = v
-	}
+	maps.Copy(info.Metadata, e.Metadata)
 	st, derr := status.New(e.Code, e.Message).WithDetails(info)
 	if derr != nil {
 		return derr

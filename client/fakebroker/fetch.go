@@ -1,6 +1,7 @@
 package fakebroker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -202,7 +203,7 @@ func (b *broker) nameOf(id []byte) string {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
 	for _, t := range b.c.mu.topics {
-		if string(t.id[:]) == string(id) {
+		if bytes.Equal(t.id[:], id) {
 			return t.name
 		}
 	}

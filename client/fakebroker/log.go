@@ -63,7 +63,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e.Messag
 
 func (e *Error) item() *runnelv1.Error {
 	return &runnelv1.Error{
-		Code: int32(e.Code), Reason: e.Reason, Message: e.Message, Retriable: e.Retriable, Metadata: e.Metadata, Leader: e.hint, //nolint:gosec // small
+		Code: int32(e.Code), Reason: e.Reason, Message: e.Message, Retriable: e.Retriable, Metadata: e.Metadata, Leader: e.hint,
 	}
 }
 

@@ -139,7 +139,7 @@ func (c *Cluster) publishLocked(t *topic, rec *runnelv1.PublishRecord) *runnelv1
 	case rec.Partition != nil:
 		n = rec.GetPartition()
 	case key != nil:
-		n = record.PartitionForKey(key, int32(len(t.partitions))) //nolint:gosec // few
+		n = record.PartitionForKey(key, int32(len(t.partitions)))
 	}
 	if n < 0 || int(n) >= len(t.partitions) {
 		return &runnelv1.PublishResult{Partition: n, Offset: -1, Error: unknownPartition(t.name, n, len(t.partitions)).item()}
