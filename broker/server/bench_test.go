@@ -47,7 +47,7 @@ func BenchmarkProduce(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			s := f.produce(context.Background())
+			s := f.produce(b.Context())
 			b.SetBytes(int64(len(batch)))
 			b.ReportAllocs()
 			b.ResetTimer()
