@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -57,7 +58,29 @@ func (a *Admin) updateTopic(ctx context.Context, name string, ch TopicChange) (T
 	for _, c := range r.GetChanges() {
 		changes = append(changes, ConfigChange{Field: c.GetField(), Before: c.GetBefore(), After: c.GetAfter()})
 	}
-	return topicOf(r.GetTopic()), changes, nil
+	topic := topicOf(r.GetTopic())
+	if !ch.DryRun {
+		a.settle(ctx, topic)
+	}
+	return topic, changes, nil
+}
+
+// settle waits until this client's own metadata shows the partitions of a changed topic that it follows, so that the caller can produce
+// to new ones at once. The change itself is done: metadata that does not come in time is no error of it.
+func (a *Admin) settle(ctx context.Context, t Topic) {
+	ctx, cancel := a.c.request(ctx)
+	defer cancel()
+	shown := make(chan struct{})
+	var once sync.Once
+	defer a.c.meta.subscribe(func(s *snapshot) {
+		if seen := s.topics[t.Name]; seen == nil || seen.id != t.ID || len(seen.partitions) >= int(t.Partitions) {
+			once.Do(func() { close(shown) })
+		}
+	})()
+	select {
+	case <-shown:
+	case <-ctx.Done():
+	}
 }
 
 // DeleteTopic deletes the topic that has this name and id, never a namesake.
