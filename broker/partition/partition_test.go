@@ -2,6 +2,7 @@ package partition_test
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -449,3 +450,29 @@ func TestProduceAllocates(t *testing.T) {
 type discard struct{}
 
 func (discard) Acked(partition.Result) {}
+
+// A refusal that arrives while the log is being truncated is answered when that is done, not at the next append.
+func TestRefusalsDuringTruncationAreAnswered(t *testing.T) {
+	f := setup(t)
+	f.produce("cut", func(p *partition.Produce) {
+		p.Waiter = onAck(func(partition.Result) { // runs within the truncation, on another goroutine's behalf
+			go f.p.Refuse(waiter{&f.answers, "refused"}, errors.New("no"))
+		})
+	})
+	if err := f.p.Truncate(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if got := f.take(); len(got) == 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("never answered")
+		}
+		runtime.Gosched()
+	}
+}
+
+type onAck func(partition.Result)
+
+func (f onAck) Acked(r partition.Result) { f(r) }

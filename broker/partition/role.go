@@ -102,7 +102,10 @@ func (p *Partition) Truncate(ctx context.Context, to int64) error {
 	p.produceMu.Lock()
 	defer p.produceMu.Unlock()
 	p.pending.hold(true)
-	defer p.pending.hold(false)
+	defer func() {
+		p.pending.hold(false)
+		p.settle() // refusals that came meanwhile
+	}()
 	p.failPending(errTruncated)
 	return p.log.Truncate(ctx, to)
 }
