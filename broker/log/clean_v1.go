@@ -17,9 +17,7 @@ import (
 // log removes it; if a crash brings it back, the active segment has grown, the sizes differ, and it is ignored. It is
 // also ignored if the journal knows of a later flushed offset.
 const (
-	cleanName    = "clean"
-	cleanMagic   = "RNLC"
-	cleanVersion = 1
+	cleanName = "clean"
 )
 
 type cleanState struct {
@@ -30,6 +28,8 @@ type cleanState struct {
 	maxTimestamp, maxTimestampOffset, indexedTS int64
 	firstAtMS                                   int64 // first append to the active segment; 0 = none
 }
+
+var cleanFormat = format{magic: "RNLC", version: 1}
 
 func (c *cleanState) fields() []*int64 {
 	return []*int64{
@@ -43,12 +43,12 @@ func encodeClean(c cleanState) []byte {
 	for _, f := range c.fields() {
 		b = binary.BigEndian.AppendUint64(b, uint64(*f)) // #nosec G115 -- bits kept
 	}
-	return seal(cleanMagic, cleanVersion, b)
+	return seal(cleanFormat, b)
 }
 
 func decodeClean(name string, file []byte) (cleanState, error) {
 	var c cleanState
-	b, err := unseal(name, cleanMagic, cleanVersion, file)
+	b, err := unseal(name, cleanFormat, file)
 	if err != nil {
 		return c, err
 	}

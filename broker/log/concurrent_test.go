@@ -2,7 +2,6 @@ package log
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -29,7 +28,7 @@ func TestReadersWhileSegmentsRollAndExpire(t *testing.T) {
 	must(t, err)
 	oc := e.openConfig()
 	oc.Cache = segment.NewCache(2, 1000)
-	e.l, err = Create(context.Background(), oc, testMeta(), StartState{})
+	e.l, err = Create(t.Context(), oc, testMeta(), StartState{})
 	must(t, err)
 
 	var done atomic.Bool
@@ -55,7 +54,7 @@ func TestReadersWhileSegmentsRollAndExpire(t *testing.T) {
 				fail("round: %v", err)
 			}
 			e.l.SetHighWatermark(e.l.Flushed())
-			if _, err := e.l.ApplyRetention(context.Background(), e.clk.Now()); err != nil {
+			if _, err := e.l.ApplyRetention(t.Context(), e.clk.Now()); err != nil {
 				fail("retention: %v", err)
 			}
 		}
@@ -127,7 +126,7 @@ func TestReadersWhileTheLogIsTruncated(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer done.Store(true)
-		for i := range 150 {
+		for i := range 60 {
 			for range 12 {
 				b := batch(t, 2, 1, noProducer, fmt.Sprint("round-", i))
 				if _, err := e.l.Append(b, header(t, b), int32(i), e.clk.Now()); err != nil {
@@ -135,7 +134,7 @@ func TestReadersWhileTheLogIsTruncated(t *testing.T) {
 					return
 				}
 			}
-			if err := e.l.Truncate(context.Background(), e.l.End()-15); err != nil {
+			if err := e.l.Truncate(t.Context(), e.l.End()-15); err != nil {
 				t.Errorf("truncate: %v", err)
 				return
 			}
@@ -178,7 +177,7 @@ func TestVoidedRoundIsRepeated(t *testing.T) {
 	e := newEnv(t, testConfig())
 	e.mustAppend(4, "a")
 	e.mustAppend(4, "b")
-	e.host.behind = func() { must(t, e.l.Truncate(context.Background(), 4)) }
+	e.host.behind = func() { must(t, e.l.Truncate(t.Context(), 4)) }
 	must(t, e.host.round(e.l))
 	e.host.behind = nil
 	if o := e.l.Offsets(); o.Flushed != 0 || o.End != 4 {
@@ -201,7 +200,7 @@ func TestPinnedRangeOutlivesItsSegment(t *testing.T) {
 	e.flushAll()
 	r, err := e.l.ReadRange(0, 100, 2)
 	must(t, err)
-	_, err = e.l.DeleteRecords(context.Background(), 2)
+	_, err = e.l.DeleteRecords(t.Context(), 2)
 	must(t, err)
 	got := make([]byte, r.Len)
 	must(t, r.ReadInto(got))
@@ -220,7 +219,7 @@ func TestAllocations(t *testing.T) {
 	var err error
 	e.host, err = openHost(e.fs)
 	must(t, err)
-	e.l, err = Create(context.Background(), e.openConfig(), testMeta(), StartState{})
+	e.l, err = Create(t.Context(), e.openConfig(), testMeta(), StartState{})
 	must(t, err)
 	b := batch(t, 100, 1, noProducer, "value")
 	h := header(t, b)
@@ -283,7 +282,7 @@ func BenchmarkAppend(b *testing.B) {
 	var err error
 	e.host, err = openHost(e.fs)
 	must(b, err)
-	e.l, err = Create(context.Background(), e.openConfig(), testMeta(), StartState{})
+	e.l, err = Create(b.Context(), e.openConfig(), testMeta(), StartState{})
 	must(b, err)
 	data := batch(b, 1000, 1, noProducer, "value of about a hundred bytes, which is what the small-record target of the design has in mind for it")
 	h, err := record.ParseHeader(data)
@@ -304,7 +303,7 @@ func BenchmarkRead(b *testing.B) {
 	var err error
 	e.host, err = openHost(e.fs)
 	must(b, err)
-	e.l, err = Create(context.Background(), e.openConfig(), testMeta(), StartState{})
+	e.l, err = Create(b.Context(), e.openConfig(), testMeta(), StartState{})
 	must(b, err)
 	data := batch(b, 100, 1, noProducer, "value of about a hundred bytes, which is what the small-record target of the design has in mind for it")
 	h, err := record.ParseHeader(data)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -251,7 +252,7 @@ func (h history) check(l *Log, rep Report) error {
 	}
 	for _, batches := range [][]modelBatch{h.batches, h.old} {
 		if h.inFlight != nil {
-			batches = append(batches[:len(batches):len(batches)], *h.inFlight)
+			batches = append(slices.Clip(batches), *h.inFlight)
 		}
 		var want []byte
 		for _, b := range batches {
@@ -369,7 +370,7 @@ func TestCrashAtEveryChange(t *testing.T) {
 
 // TestCrashDuringRecovery crashes the recovery itself at each of its changes.
 func TestCrashDuringRecovery(t *testing.T) {
-	for k := int64(5); ; k += 11 {
+	for k := int64(5); ; k += 17 {
 		disk, w, crashed := runWorkload(t, k)
 		rng := rand.New(rand.NewPCG(uint64(k), 99))
 		left := disk.CrashClone(rng)

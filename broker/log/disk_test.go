@@ -2,7 +2,6 @@ package log
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -178,7 +177,7 @@ func TestFailedSyncFailsTheLog(t *testing.T) {
 	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 0); !errors.Is(err, ErrFailed) {
 		t.Fatalf("append: %v", err)
 	}
-	if err := e.l.Truncate(context.Background(), 2); !errors.Is(err, ErrFailed) {
+	if err := e.l.Truncate(t.Context(), 2); !errors.Is(err, ErrFailed) {
 		t.Fatalf("truncate: %v", err)
 	}
 	if _, err := readAll(e.l, 0, 8); err != nil {
@@ -211,7 +210,7 @@ func TestTruncationFaultFailsTheLog(t *testing.T) {
 		}
 		return nil
 	})
-	if err := e.l.Truncate(context.Background(), 4); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrIO) {
+	if err := e.l.Truncate(t.Context(), 4); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrIO) {
 		t.Fatal(err)
 	}
 	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 5); !errors.Is(err, ErrFailed) {

@@ -31,28 +31,34 @@ func envelopeCRC(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[envelopeSize:])
 }
 
+// format is what a kind of file begins with.
+type format struct {
+	magic   string // 4 bytes
+	version uint16 // the newest one that is known, and the one that is written
+}
+
 // seal frames a body.
-func seal(magic string, version uint16, body []byte) []byte {
+func seal(f format, body []byte) []byte {
 	b := make([]byte, envelopeSize, envelopeSize+len(body))
-	copy(b, magic)
-	binary.BigEndian.PutUint16(b[4:], version)
+	copy(b, f.magic)
+	binary.BigEndian.PutUint16(b[4:], f.version)
 	binary.BigEndian.PutUint32(b[8:], uint32(len(body))) // #nosec G115 -- bodies are small
 	b = append(b, body...)
 	binary.BigEndian.PutUint32(b[12:], envelopeCRC(b))
 	return b
 }
 
-// unseal checks the frame and returns the body. ErrVersion for a version above known; every other fault is a
+// unseal checks the frame and returns the body. ErrVersion for a version above that of the format; every other fault is a
 // *CorruptError for file name.
-func unseal(name, magic string, known uint16, b []byte) ([]byte, error) {
+func unseal(name string, f format, b []byte) ([]byte, error) {
 	corrupt := func(pos int64, format string, args ...any) error {
 		return &CorruptError{File: name, Position: pos, Detail: fmt.Sprintf(format, args...)}
 	}
 	if len(b) < envelopeSize {
 		return nil, corrupt(int64(len(b)), "%d bytes, the frame alone has %d", len(b), envelopeSize)
 	}
-	if string(b[:4]) != magic {
-		return nil, corrupt(0, "magic is %q, expected %q", b[:4], magic)
+	if string(b[:4]) != f.magic {
+		return nil, corrupt(0, "magic is %q, expected %q", b[:4], f.magic)
 	}
 	if n := binary.BigEndian.Uint32(b[8:]); int64(n) != int64(len(b)-envelopeSize) {
 		return nil, corrupt(8, "length says %d, %d bytes follow", n, len(b)-envelopeSize)
@@ -60,8 +66,8 @@ func unseal(name, magic string, known uint16, b []byte) ([]byte, error) {
 	if got, want := envelopeCRC(b), binary.BigEndian.Uint32(b[12:]); got != want {
 		return nil, corrupt(12, "CRC-32C of the content is %08x, the file says %08x", got, want)
 	}
-	if v := binary.BigEndian.Uint16(b[4:]); v == 0 || v > known {
-		return nil, fmt.Errorf("%s has format version %d, this program knows 1 to %d: %w", name, v, known, ErrVersion)
+	if v := binary.BigEndian.Uint16(b[4:]); v == 0 || v > f.version {
+		return nil, fmt.Errorf("%s has format version %d, this program knows 1 to %d: %w", name, v, f.version, ErrVersion)
 	}
 	return b[envelopeSize:], nil
 }

@@ -15,11 +15,11 @@ import (
 //
 // Epochs and starts increase strictly. The file may lack the newest epochs: those are in the journal.
 const (
-	epochsName    = "epochs"
-	epochsMagic   = "RNLE"
-	epochsVersion = 1
-	epochsEntry   = 12
+	epochsName  = "epochs"
+	epochsEntry = 12
 )
+
+var epochsFormat = format{magic: "RNLE", version: 1}
 
 func encodeEpochs(g []EpochStart) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(g))) // #nosec G115 -- bounded by epochs
@@ -27,11 +27,11 @@ func encodeEpochs(g []EpochStart) []byte {
 		b = binary.BigEndian.AppendUint32(b, uint32(e.Epoch)) // #nosec G115 -- bits kept
 		b = binary.BigEndian.AppendUint64(b, uint64(e.Start)) // #nosec G115 -- bits kept
 	}
-	return seal(epochsMagic, epochsVersion, b)
+	return seal(epochsFormat, b)
 }
 
 func decodeEpochs(name string, file []byte) ([]EpochStart, error) {
-	b, err := unseal(name, epochsMagic, epochsVersion, file)
+	b, err := unseal(name, epochsFormat, file)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ var (
 // CorruptError says where a file of a log contradicts itself: file, segment, offset, position.
 type CorruptError = segment.CorruptError
 
-// OutOfRangeError: the log does not have the offset.
+// OutOfRangeError says that the log does not have the offset.
 type OutOfRangeError struct {
 	Asked            int64
 	Earliest, Latest int64 // log start and log end
@@ -62,7 +62,7 @@ func (e *OutOfRangeError) Error() string {
 // Is matches ErrOffsetOutOfRange.
 func (e *OutOfRangeError) Is(target error) bool { return target == ErrOffsetOutOfRange }
 
-// ShortBufferError: the next batch needs a larger buffer.
+// ShortBufferError says that the next batch needs a larger buffer.
 type ShortBufferError struct{ Have, Need int }
 
 // Error implements error.
@@ -73,7 +73,7 @@ func (e *ShortBufferError) Error() string {
 // Is matches ErrShortBuffer.
 func (e *ShortBufferError) Is(target error) bool { return target == ErrShortBuffer }
 
-// BatchTooLargeError: a batch exceeds the topic's maxBatchBytes, or the size of a segment.
+// BatchTooLargeError says that a batch exceeds the topic's maxBatchBytes, or the size of a segment.
 type BatchTooLargeError struct{ Size, Limit int }
 
 // Error implements error.
@@ -84,7 +84,7 @@ func (e *BatchTooLargeError) Error() string {
 // Is matches ErrBatchTooLarge.
 func (e *BatchTooLargeError) Is(target error) bool { return target == ErrBatchTooLarge }
 
-// SequenceError: a producer's batch is neither the next one nor one of the last five.
+// SequenceError says that a producer's batch is neither the next one nor one of the last five.
 type SequenceError struct {
 	ProducerID    int64
 	Epoch         int16
@@ -99,7 +99,7 @@ func (e *SequenceError) Error() string {
 // Is matches ErrOutOfOrderSequence.
 func (e *SequenceError) Is(target error) bool { return target == ErrOutOfOrderSequence }
 
-// QuarantinedError: bytes that had been flushed are damaged. The files are left as they are.
+// QuarantinedError says that bytes that had been flushed are damaged. The files are left as they are.
 type QuarantinedError struct {
 	Dir string
 	// Err is usually a *CorruptError.

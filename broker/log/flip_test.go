@@ -2,7 +2,6 @@ package log
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -223,25 +222,25 @@ func TestVerifyFileNamesTheDamage(t *testing.T) {
 }
 
 func TestFutureVersionsAreRefused(t *testing.T) {
-	for _, magic := range []string{metaMagic, epochsMagic, cleanMagic, snapshotMagic} {
-		b := seal(magic, 2, make([]byte, 64))
-		if _, err := unseal("file", magic, 1, b); !errors.Is(err, ErrVersion) {
-			t.Errorf("%s version 2: %v", magic, err)
+	for _, f := range []format{metaFormat, epochsFormat, cleanFormat, snapshotFormat} {
+		b := seal(format{f.magic, f.version + 1}, make([]byte, 64))
+		if _, err := unseal("file", f, b); !errors.Is(err, ErrVersion) {
+			t.Errorf("%s version %d: %v", f.magic, f.version+1, err)
 		}
 	}
 	disk, _, _, _ := small(t)
-	must(t, replaceFile(disk, testDir+"/"+MetaFile, seal(metaMagic, 7, nil)))
+	must(t, replaceFile(disk, testDir+"/"+MetaFile, seal(format{metaFormat.magic, 7}, nil)))
 	e := &env{t: t, fs: disk, clk: clock.NewFake(testStart), cfg: flipConfig()}
 	if err := e.reopen(); !errors.Is(err, ErrVersion) {
 		t.Errorf("open: %v", err)
 	}
 	e.host.close()
-	must(t, replaceFile(disk, testDir+"/"+epochsName, seal(epochsMagic, 7, nil)))
+	must(t, replaceFile(disk, testDir+"/"+epochsName, seal(format{epochsFormat.magic, 7}, nil)))
 	_, err := readEpochs(disk, testDir)
 	if !errors.Is(err, ErrVersion) {
 		t.Errorf("epochs: %v", err)
 	}
-	if _, _, err := Open(context.Background(), OpenConfig{}); err == nil {
+	if _, _, err := Open(t.Context(), OpenConfig{}); err == nil {
 		t.Error("an empty OpenConfig was accepted")
 	}
 }

@@ -10,25 +10,23 @@ import (
 	"runnel.dev/runnel/record"
 )
 
-// reseal gives fuzzed bodies a valid frame, or the checksum would refuse nearly all of them.
-func reseal(magic string, b []byte) []byte { return seal(magic, 1, b) }
-
+// body takes the frame off: fuzzed bodies get a valid one, or the checksum would refuse nearly all of them.
 func body(file []byte) []byte { return file[envelopeSize:] }
 
 func FuzzDecodeEpochs(f *testing.F) {
 	f.Add(body(encodeEpochs(nil)))
 	f.Add(body(encodeEpochs([]EpochStart{{1, 0}, {4, 99}})))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g, err := decodeEpochs("epochs", reseal(epochsMagic, b))
-		checkDecoded(t, err, func() []byte { return encodeEpochs(g) }, reseal(epochsMagic, b))
+		g, err := decodeEpochs("epochs", seal(epochsFormat, b))
+		checkDecoded(t, err, func() []byte { return encodeEpochs(g) }, seal(epochsFormat, b))
 	})
 }
 
 func FuzzDecodeMeta(f *testing.F) {
 	f.Add(body(encodeMeta(testMeta())))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := decodeMeta("meta", reseal(metaMagic, b))
-		checkDecoded(t, err, func() []byte { return encodeMeta(m) }, reseal(metaMagic, b))
+		m, err := decodeMeta("meta", seal(metaFormat, b))
+		checkDecoded(t, err, func() []byte { return encodeMeta(m) }, seal(metaFormat, b))
 	})
 }
 
@@ -36,11 +34,11 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	f.Add(body(encodeSnapshot(7, nil)))
 	f.Add(body(encodeSnapshot(70, []ProducerState{{ProducerID: 3, Epoch: 1, LastActiveMS: 9, Batches: []ProducerBatch{{0, 4, 8, 15}, {5, 5, 16, 23}}}})))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		at, states, err := decodeSnapshot("snapshot", reseal(snapshotMagic, b))
+		at, states, err := decodeSnapshot("snapshot", seal(snapshotFormat, b))
 		if err == nil {
 			_ = importProducers(states).export()
 		}
-		checkDecoded(t, err, func() []byte { return encodeSnapshot(at, states) }, reseal(snapshotMagic, b))
+		checkDecoded(t, err, func() []byte { return encodeSnapshot(at, states) }, seal(snapshotFormat, b))
 	})
 }
 
@@ -62,7 +60,7 @@ func checkDecoded(t *testing.T, err error, encode func() []byte, file []byte) {
 		}
 		return
 	}
-	if got := encode(); !bytes.Equal(got, file) && !bytes.Equal(got[:4], []byte(cleanMagic)) {
+	if got := encode(); !bytes.Equal(got, file) && !bytes.Equal(got[:4], []byte(cleanFormat.magic)) {
 		t.Fatalf("decoded and encoded again:\n%x\n%x", file, got)
 	}
 }

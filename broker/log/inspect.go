@@ -111,8 +111,7 @@ func p1(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format+
 func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z") }
 
 func dumpFault(path string, base int64, err error, entrySize int64) error {
-	var c *index.CorruptError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*index.CorruptError](err); ok {
 		return &CorruptError{File: path, Segment: base, Offset: base, Position: int64(c.Entry) * entrySize, Detail: c.Detail, Err: err}
 	}
 	return err

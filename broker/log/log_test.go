@@ -2,7 +2,6 @@ package log
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -174,7 +173,7 @@ func TestEpochs(t *testing.T) {
 			t.Errorf("epoch %d: %d ends at %d, want %d %d", c.ask, epoch, end, c.epoch, c.end)
 		}
 	}
-	must(t, e.l.Truncate(context.Background(), 35))
+	must(t, e.l.Truncate(t.Context(), 35))
 	if e.l.End() != 30 || e.l.LatestEpoch() != 4 {
 		t.Fatalf("end %d epoch %d", e.l.End(), e.l.LatestEpoch())
 	}
@@ -230,10 +229,10 @@ func TestCreateAtAnOffset(t *testing.T) {
 			t.Fatalf("%+v %v", a, err)
 		}
 	}
-	if _, err := Create(context.Background(), e.openConfig(), testMeta(), st); !errors.Is(err, fs.ErrExist) {
+	if _, err := Create(t.Context(), e.openConfig(), testMeta(), st); !errors.Is(err, fs.ErrExist) {
 		t.Fatalf("create over a log: %v", err)
 	}
-	if _, err := Create(context.Background(), e.openConfig(), Meta{TopicID: ids.TopicID{1}}, StartState{Offset: -1}); err == nil {
+	if _, err := Create(t.Context(), e.openConfig(), Meta{TopicID: ids.TopicID{1}}, StartState{Offset: -1}); err == nil {
 		t.Fatal("bad input was accepted")
 	}
 	again.closeAll()

@@ -24,11 +24,11 @@ type Meta struct {
 //	topic ID 16 | log ID 16 | partition 4 | name length 4 | name | config length 4 | config
 const (
 	// MetaFile is the name of the file.
-	MetaFile    = "partition.meta"
-	metaMagic   = "RNLM"
-	metaVersion = 1
-	maxName     = 249 // of a topic
+	MetaFile = "partition.meta"
+	maxName  = 249 // of a topic
 )
+
+var metaFormat = format{magic: "RNLM", version: 1}
 
 func encodeMeta(m Meta) []byte {
 	b := append(make([]byte, 0, 64+len(m.TopicName)+len(m.TopicConfig)), m.TopicID[:]...)
@@ -38,11 +38,11 @@ func encodeMeta(m Meta) []byte {
 	b = append(b, m.TopicName...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(m.TopicConfig))) // #nosec G115 -- small
 	b = append(b, m.TopicConfig...)
-	return seal(metaMagic, metaVersion, b)
+	return seal(metaFormat, b)
 }
 
 func decodeMeta(name string, file []byte) (Meta, error) {
-	b, err := unseal(name, metaMagic, metaVersion, file)
+	b, err := unseal(name, metaFormat, file)
 	if err != nil {
 		return Meta{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 type simpleLog struct {
 	batches   []modelBatch
 	ts        []int64 // base timestamp per batch
-	producers map[int64][]producerTag
 	start     int64
 	end       int64
 	flushed   int64
@@ -84,8 +84,8 @@ func (s *machine) Append(t *rapid.T) {
 
 // nextSeq derives what the log must expect from the batches that are in it.
 func (s *machine) nextSeq(id int64) int32 {
-	for i := len(s.m.batches) - 1; i >= 0; i-- {
-		h, _ := record.ParseHeader(s.m.batches[i].bytes)
+	for _, b := range slices.Backward(s.m.batches) {
+		h, _ := record.ParseHeader(b.bytes)
 		if h.ProducerID == id {
 			return h.LastSequence() + 1
 		}
@@ -117,8 +117,7 @@ func (s *machine) Duplicate(t *rapid.T) {
 		}
 		return
 	}
-	var seq *SequenceError
-	if !errors.As(err, &seq) {
+	if _, ok := errors.AsType[*SequenceError](err); !ok {
 		t.Fatalf("batch with %d later: %+v, %v", later, a, err)
 	}
 }
@@ -145,8 +144,7 @@ func (s *machine) Truncate(t *rapid.T) {
 	err := s.e.l.Truncate(context.Background(), to)
 	for _, b := range s.m.batches {
 		if b.base < s.m.start && b.next > to { // the log begins within the batch that would have to go
-			var r *OutOfRangeError
-			if !errors.As(err, &r) {
+			if _, ok := errors.AsType[*OutOfRangeError](err); !ok {
 				t.Fatalf("truncate to %d below the start %d: %v", b.base, s.m.start, err)
 			}
 			return

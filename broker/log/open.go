@@ -146,8 +146,7 @@ func Open(ctx context.Context, oc OpenConfig) (*Log, Report, error) {
 	if err == nil {
 		err = l.openFiles(ctx, d, oc.Recovered, checkpoint, &rep)
 	}
-	var c *CorruptError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*CorruptError](err); ok {
 		rep.Quarantined = &QuarantinedError{Dir: oc.Dir, Err: c}
 		l.segs.Store(&[]*segment.Segment{})
 		l.setState(Quarantined, rep.Quarantined)

@@ -1,7 +1,6 @@
 package log
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -95,13 +94,13 @@ func TestIdleProducersExpire(t *testing.T) {
 	e.clk.Advance(40 * time.Minute)
 	_, err = e.append(batch(t, 1, 1, producerTag{id: 2}, "v"), 0)
 	must(t, err)
-	_, err = e.l.ApplyRetention(context.Background(), e.clk.Now())
+	_, err = e.l.ApplyRetention(t.Context(), e.clk.Now())
 	must(t, err)
 	if states, end := e.l.ProducerStates(); len(states) != 2 || end != 2 {
 		t.Fatalf("%+v", states)
 	}
 	e.clk.Advance(40 * time.Minute)
-	_, err = e.l.ApplyRetention(context.Background(), e.clk.Now())
+	_, err = e.l.ApplyRetention(t.Context(), e.clk.Now())
 	must(t, err)
 	if states, _ := e.l.ProducerStates(); len(states) != 1 || states[0].ProducerID != 2 {
 		t.Fatalf("%+v", states)

@@ -130,8 +130,7 @@ func (r *Range) Release() {
 
 // readFailed turns damage below the flushed offset into quarantine.
 func (l *Log) readFailed(err error) error {
-	var c *CorruptError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*CorruptError](err); ok {
 		if c.Offset < l.flushed.Load() {
 			l.quarantine(c)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"runnel.dev/runnel/broker/segment"
@@ -179,8 +180,7 @@ func (r *recovery) scanSegment(i int) (end int64, stop, err error) {
 		rewriteFrom = pos
 	}
 	r.rewrite = append(r.rewrite, rewriteFrom)
-	var c *CorruptError
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[*CorruptError](err); ok {
 		return end, c, nil
 	}
 	return end, nil, err
@@ -292,11 +292,11 @@ func (r *recovery) settle(i int, active bool) error {
 // startOver begins an empty log at the log start: nothing at or above it was ever flushed.
 func (r *recovery) startOver(stray []string) error {
 	l, start := r.l, r.rec.LogStart
-	for i := len(r.files) - 1; i >= 0; i-- {
+	for i, f := range slices.Backward(r.files) {
 		if r.segs != nil {
 			r.segs[i].Retire()
 		}
-		if err := segment.RemoveFiles(l.fs, l.dir, r.files[i].base); err != nil {
+		if err := segment.RemoveFiles(l.fs, l.dir, f.base); err != nil {
 			return err
 		}
 	}

@@ -149,7 +149,7 @@ func TestUnlinkComesAfterTheJournal(t *testing.T) {
 	e.flushAll()
 	refuse := errors.New("the journal is not writable")
 	e.host.mu.onNow = func(JournalEntry) error { return refuse }
-	if _, err := e.l.DeleteRecords(context.Background(), 3); !errors.Is(err, refuse) {
+	if _, err := e.l.DeleteRecords(t.Context(), 3); !errors.Is(err, refuse) {
 		t.Fatal(err)
 	}
 	if o := e.l.Offsets(); o.LogStart != 0 || len(e.l.Segments()) != 2 {
@@ -169,7 +169,7 @@ func TestUnlinkComesAfterTheJournal(t *testing.T) {
 		}
 		return nil
 	})
-	start, err := e.l.DeleteRecords(context.Background(), 3)
+	start, err := e.l.DeleteRecords(t.Context(), 3)
 	if err != nil || start != 3 || !journaled || len(e.l.Segments()) != 1 {
 		t.Fatalf("%d %v", start, err)
 	}
@@ -185,12 +185,12 @@ func TestDeleteRecordsBounds(t *testing.T) {
 	e.mustAppend(10, "above the high watermark")
 	var r *OutOfRangeError
 	for _, before := range []int64{11, 20, -2} {
-		if _, err := e.l.DeleteRecords(context.Background(), before); !errors.As(err, &r) || r.Asked != before || r.Latest != 10 {
+		if _, err := e.l.DeleteRecords(t.Context(), before); !errors.As(err, &r) || r.Asked != before || r.Latest != 10 {
 			t.Errorf("before %d: %v", before, err)
 		}
 	}
 	for _, c := range []struct{ before, want int64 }{{4, 4}, {2, 4}, {-1, 10}} {
-		if got, err := e.l.DeleteRecords(context.Background(), c.before); err != nil || got != c.want {
+		if got, err := e.l.DeleteRecords(t.Context(), c.before); err != nil || got != c.want {
 			t.Errorf("before %d: %d, %v", c.before, got, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestFilesThatCannotBeUnlinkedAreTriedAgain(t *testing.T) {
 	e.mustAppend(2, "b")
 	e.flushAll()
 	fsys.SetInjector(errorfs.FailAll(errors.New("busy"), errorfs.Remove))
-	start, err := e.l.DeleteRecords(context.Background(), 2)
+	start, err := e.l.DeleteRecords(t.Context(), 2)
 	if err != nil || start != 2 {
 		t.Fatalf("%d %v", start, err)
 	}

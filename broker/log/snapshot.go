@@ -3,6 +3,7 @@ package log
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/vfs"
@@ -18,8 +19,8 @@ func (l *Log) producersAt(end int64) (*producers, error) {
 	}
 	segs := l.segments()
 	ps, from := newProducers(), segs[0].Base()
-	for i := len(entries) - 1; i >= 0; i-- {
-		base, ext, ok := segment.ParseFileName(entries[i].Name)
+	for _, e := range slices.Backward(entries) {
+		base, ext, ok := segment.ParseFileName(e.Name)
 		if !ok || ext != segment.ExtSnapshot || base > end || base < from {
 			continue
 		}

@@ -19,11 +19,11 @@ import (
 //
 // It is the state at offset, which is also the name of the file: everything below it counts, nothing from it on.
 const (
-	snapshotMagic    = "RNLP"
-	snapshotVersion  = 1
 	snapshotProducer = 20
 	snapshotBatch    = 24
 )
+
+var snapshotFormat = format{magic: "RNLP", version: 1}
 
 func encodeSnapshot(offset int64, states []ProducerState) []byte {
 	be := binary.BigEndian
@@ -42,12 +42,12 @@ func encodeSnapshot(offset int64, states []ProducerState) []byte {
 			b = be.AppendUint64(b, uint64(q.MaxTimestamp))  // #nosec G115 -- bits kept
 		}
 	}
-	return seal(snapshotMagic, snapshotVersion, b)
+	return seal(snapshotFormat, b)
 }
 
 // decodeSnapshot checks everything, the ranges included.
 func decodeSnapshot(name string, file []byte) (offset int64, states []ProducerState, err error) {
-	b, err := unseal(name, snapshotMagic, snapshotVersion, file)
+	b, err := unseal(name, snapshotFormat, file)
 	if err != nil {
 		return 0, nil, err
 	}

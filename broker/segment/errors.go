@@ -8,10 +8,10 @@ import (
 var (
 	// ErrCorrupt is matched by every *CorruptError.
 	ErrCorrupt = errors.New("log is corrupt")
-	// ErrRetired: the segment was removed from its log before its file could be opened. The caller looks the offset
+	// ErrRetired says that the segment was removed from its log before its file could be opened. The caller looks the offset
 	// up again.
 	ErrRetired = errors.New("segment was removed")
-	// ErrShort: fewer bytes are in the file than the segment had when the read was planned: it was truncated meanwhile.
+	// ErrShort says that fewer bytes are in the file than the segment had when the read was planned: it was truncated meanwhile.
 	ErrShort = errors.New("segment was truncated under the read")
 )
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"runnel.dev/runnel/record"
 	"runnel.dev/runnel/record/index"
@@ -158,9 +159,9 @@ func (s *Segment) truncateIndex(w Ref, end int64) error {
 		}
 	}
 	mem := t.offsetEntries()
-	o = append(o[:len(o):len(o)], mem[:mem.Before(rel)*index.OffsetEntrySize]...)
+	o = append(slices.Clip(o), mem[:mem.Before(rel)*index.OffsetEntrySize]...)
 	mt := t.timeEntries()
-	m = append(m[:len(m):len(m)], mt[:mt.Before(rel)*index.TimeEntrySize]...)
+	m = append(slices.Clip(m), mt[:mt.Before(rel)*index.TimeEntrySize]...)
 	s.cache.dropIndex(w.h)
 	s.tail.Store(newTail(o.Len(), m.Len(), 0))
 	s.sealed.Store(false)
