@@ -45,13 +45,13 @@ func (t *producerTopic) everyPartition() []*producerPartition {
 func (t *producerTopic) choose(r *Record) (*producerPartition, error) {
 	list := t.list()
 	switch {
+	case len(list) == 0:
+		return nil, fmt.Errorf("%w: topic %q has no partitions", ErrUnknownTopic, t.name)
 	case t.p.cfg.manual:
 		if r.Partition < 0 || int(r.Partition) >= len(list) {
 			return nil, fmt.Errorf("%w: partition %d of topic %q, which has %d", ErrUnknownPartition, r.Partition, t.name, len(list))
 		}
 		return list[r.Partition], nil
-	case len(list) == 0:
-		return nil, fmt.Errorf("%w: topic %q has no partitions", ErrUnknownTopic, t.name)
 	case r.Key != nil:
 		return list[record.PartitionForKey(r.Key, int32(len(list)))], nil
 	}

@@ -85,6 +85,7 @@ var rules = []rule{
 
 	// Topics and metadata.
 	{topicconfig.ErrNotYetAvailable, codes.Unimplemented, "NOT_YET_AVAILABLE", false},
+	{topicconfig.ErrInvalid, codes.InvalidArgument, "INVALID_ARGUMENT", false},
 	{metadata.ErrInvalidName, codes.InvalidArgument, "INVALID_NAME", false},
 	{metadata.ErrInvalidArgument, codes.InvalidArgument, "INVALID_ARGUMENT", false},
 	{metadata.ErrTopicExists, codes.AlreadyExists, "TOPIC_EXISTS", false},

@@ -20,6 +20,7 @@ import (
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/broker/topicconfig"
 )
 
 // TestEveryCallIsListed fails when a service gets a call that nobody decided about, and when the list names one that is gone.
@@ -92,6 +93,11 @@ func TestErrorTable(t *testing.T) {
 		{&log.SequenceError{Expected: 3, Got: 5}, "OUT_OF_ORDER_SEQUENCE", map[string]string{"value": "5", "expected": "3"}},
 		{&log.BatchTooLargeError{Size: 9, Limit: 5}, "BATCH_TOO_LARGE", map[string]string{"value": "9", "limit": "5"}},
 		{&metadata.UnavailableError{Op: "x", Err: status.Error(codes.DataLoss, "inner")}, "METADATA_UNAVAILABLE", nil},
+		{
+			&topicconfig.InvalidError{Faults: []topicconfig.Fault{{Field: "f", Value: "9", Limit: "at most 5"}, {Field: "g", NotYet: true}}},
+			"INVALID_ARGUMENT", map[string]string{"field": "f", "value": "9", "limit": "at most 5"},
+		},
+		{&topicconfig.InvalidError{Faults: []topicconfig.Fault{{Field: "g", NotYet: true}}}, "NOT_YET_AVAILABLE", nil},
 		{context.DeadlineExceeded, "DEADLINE_EXCEEDED", nil},
 		{errors.New("unheard of"), "INTERNAL", nil},
 	} {

@@ -20,6 +20,9 @@ const (
 	MaxTimestampLead = 10 * 365 * 24 * time.Hour
 )
 
+// ErrInvalid is matched by every *InvalidError.
+var ErrInvalid = errors.New("invalid topic config")
+
 // ErrNotYetAvailable is wrapped by the error for a value that is part of the API but not implemented yet.
 var ErrNotYetAvailable = errors.New("not yet available")
 
@@ -47,13 +50,14 @@ func (e *InvalidError) Error() string {
 	for i, f := range e.Faults {
 		lines[i] = f.String()
 	}
-	return "invalid topic config: " + strings.Join(lines, "; ")
+	return ErrInvalid.Error() + ": " + strings.Join(lines, "; ")
 }
 
-// Is makes errors.Is(err, ErrNotYetAvailable) true when every fault is a value that a later version will accept.
+// Is makes errors.Is(err, ErrInvalid) true, and errors.Is(err, ErrNotYetAvailable) when every fault is a value that a later version
+// will accept.
 func (e *InvalidError) Is(target error) bool {
 	if target != ErrNotYetAvailable {
-		return false
+		return target == ErrInvalid
 	}
 	for _, f := range e.Faults {
 		if !f.NotYet {
