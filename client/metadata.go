@@ -119,24 +119,29 @@ func (m *metadata) topic(ctx context.Context, name string) (*topicMeta, error) {
 
 // topicUnless is topic that also gives up, with ErrClosed, once closed is closed.
 func (m *metadata) topicUnless(ctx context.Context, closed <-chan struct{}, name string) (*topicMeta, error) {
-	if t := m.snapshot().topics[name]; t != nil {
-		return t, nil
+	// A topic that is being created is there before its partitions are.
+	usable := func(s *snapshot) bool { t := s.topics[name]; return t != nil && len(t.partitions) > 0 }
+	if s := m.snapshot(); usable(s) {
+		return s.topics[name], nil
 	}
 	m.watch(name)
 	known := func(s *snapshot) bool { return s.topics[name] != nil || s.missing[name] }
 	if err := m.waitUnless(ctx, closed, known); err != nil {
 		return nil, err
 	}
-	if m.snapshot().topics[name] == nil && m.cfg.topicWait > 0 {
+	if !usable(m.snapshot()) && m.cfg.topicWait > 0 {
 		patience, cancel := context.WithTimeout(ctx, m.cfg.topicWait)
 		defer cancel()
-		err := m.waitUnless(patience, closed, func(s *snapshot) bool { return s.topics[name] != nil })
+		err := m.waitUnless(patience, closed, usable)
 		if err != nil && (ctx.Err() != nil || errors.Is(err, ErrClosed)) {
 			return nil, err
 		}
 	}
-	if t := m.snapshot().topics[name]; t != nil {
-		return t, nil
+	switch s := m.snapshot(); {
+	case usable(s):
+		return s.topics[name], nil
+	case s.topics[name] != nil:
+		return nil, fmt.Errorf("topic %q is being created, it has no partitions yet: %w", name, ErrUnavailable)
 	}
 	return nil, fmt.Errorf("topic %q: %w", name, ErrUnknownTopic)
 }

@@ -358,3 +358,37 @@ func TestUnknownProducerWhileAnOutcomeIsUnknown(t *testing.T) {
 		cl.stop()
 	})
 }
+
+func TestTopicThatIsBeingCreatedIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := start(t, 1, TopicWait(5*time.Second))
+		cl.CreateTopic("t", 0)
+		go func() { sleep(time.Second); cl.AddPartitions("t", 2) }()
+		p := cl.producer(t, ManualPartitioner())
+		if err := p.ProduceSync(t.Context(), &Record{Topic: "t", Partition: 1}); err != nil {
+			t.Fatal(err)
+		}
+		cl.CreateTopic("never", 0)
+		if err := p.ProduceSync(t.Context(), rec("never", "a")); !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrNotWritten) {
+			t.Fatal(err)
+		}
+		cl.stop()
+	})
+}
+
+func TestCloseEndsWaitingForATopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := start(t, 1, TopicWait(time.Hour))
+		p := cl.producer(t)
+		var o outcomes
+		go o.produce(t.Context(), p, rec("never", "a"))
+		sleep(time.Second)
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.all()[0].err; !errors.Is(err, ErrClosed) || !errors.Is(err, ErrNotWritten) {
+			t.Fatal(err)
+		}
+		cl.stop()
+	})
+}

@@ -69,8 +69,6 @@ func TestPublishAndSubscribeWithPlainStubs(t *testing.T) {
 func TestFaultsOfAUnaryCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *fakebroker.Cluster, cc *grpc.ClientConn) {
 		api := runnelv1.NewAdminClient(cc)
-		var a fakebroker.Action
-		c.OnCall(func(fakebroker.Call) fakebroker.Action { return a })
 		create := func(name string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
@@ -89,11 +87,11 @@ func TestFaultsOfAUnaryCall(t *testing.T) {
 			{"lost", fakebroker.Action{Lose: true}, codes.DeadlineExceeded, true},
 			{"late", fakebroker.Action{Delay: time.Second}, codes.OK, true},
 		} {
-			a = tc.action
+			c.OnCall(func(fakebroker.Call) fakebroker.Action { return tc.action })
 			if err := create(tc.name); status.Code(err) != tc.code {
 				t.Errorf("%s: %v", tc.name, err)
 			}
-			a = fakebroker.Action{}
+			c.OnCall(nil)
 			if err := create(tc.name); (status.Code(err) == codes.AlreadyExists) != tc.done {
 				t.Errorf("%s: took effect is not %v: %v", tc.name, tc.done, err)
 			}
