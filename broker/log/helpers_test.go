@@ -233,7 +233,7 @@ func newEnvOn(t testing.TB, fsys vfs.FS, cfg Config, st StartState) *env {
 	var err error
 	e.host, err = openHost(fsys)
 	must(t, err)
-	e.l, err = Create(context.Background(), e.openConfig(), testMeta(), st)
+	e.l, err = Create(t.Context(), e.openConfig(), testMeta(), st)
 	must(t, err)
 	must(t, e.host.round(e.l))
 	must(t, e.host.idle(e.l))
