@@ -74,7 +74,7 @@ func (h *host) lookup(ref metadata.PartitionRef) (*partition.Partition, bool) {
 	if !ok {
 		return nil, false
 	}
-	return v.(*hosted).Partition, true //nolint:forcetypeassert // only host stores into it
+	return v.(*hosted).Partition, true //nolint:errcheck // only host stores into it
 }
 
 // Run follows the metadata until ctx ends, then closes all partitions. It acts on nothing older than this broker's registration.
@@ -120,7 +120,7 @@ func (h *host) countDamaged() (n int) {
 
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // what was cut short by the end has not failed
 	}
 	return err
 }
@@ -388,7 +388,7 @@ func (h *host) purge(ctx context.Context, work []*metadata.Partition) error {
 	for _, p := range work {
 		g.Go(func() error {
 			if v, ok := h.partitions.LoadAndDelete(p.PartitionRef); ok {
-				v.(*hosted).Close() //nolint:forcetypeassert // only host stores into it
+				v.(*hosted).Close() //nolint:errcheck // only host stores into it
 			}
 			return h.store.DeleteLog(storage.Tombstone{TopicID: p.TopicID, Partition: p.Partition})
 		})
@@ -431,7 +431,7 @@ func (h *host) damaged(p *metadata.Partition) bool {
 func (h *host) closeAll() {
 	h.partitions.Range(func(k, v any) bool {
 		h.partitions.Delete(k)
-		v.(*hosted).Close() //nolint:forcetypeassert // only host stores into it
+		v.(*hosted).Close() //nolint:errcheck // only host stores into it
 		return true
 	})
 }

@@ -58,17 +58,17 @@ func (b *Broker) conditions() []condition {
 		return []condition{{Name: "started", Reason: *b.phase.Load()}}
 	}
 	s := p.cache.Snapshot()
-	out := []condition{
-		check("metadata", s.Loaded(), "the metadata was not read yet"),
-		check("eligible", s.Eligible(b.cfg.BrokerID), "the controller has not declared this registration eligible"),
-		check("controller", !metadata.ControllerFree(s), "no live broker controls the cluster"),
-	}
 	missing := p.host.missing.Load()
 	reason := fmt.Sprintf("%d partitions are not led yet", missing)
 	if missing < 0 {
 		reason = "partitions were not looked at yet"
 	}
-	return append(out, check("partitions", missing == 0, reason))
+	return []condition{
+		check("metadata", s.Loaded(), "the metadata was not read yet"),
+		check("eligible", s.Eligible(b.cfg.BrokerID), "the controller has not declared this registration eligible"),
+		check("controller", !metadata.ControllerFree(s), "no live broker controls the cluster"),
+		check("partitions", missing == 0, reason),
+	}
 }
 
 func check(name string, ok bool, reason string) condition {

@@ -19,7 +19,7 @@ func clusterDefaults(t config.Topics) *runnelv1.TopicConfig {
 		RetentionMs:   proto.Int64(t.RetentionTime.Std().Milliseconds()),
 		SegmentBytes:  proto.Int64(int64(t.SegmentBytes)),
 		SegmentAgeMs:  proto.Int64(t.SegmentAge.Std().Milliseconds()),
-		MaxBatchBytes: proto.Int32(int32(t.MaxBatchBytes)), //nolint:gosec // validated: at most 16 MiB
+		MaxBatchBytes: proto.Int32(int32(t.MaxBatchBytes)), // validated: at most 16 MiB
 	}
 }
 

@@ -81,8 +81,7 @@ log: {level: loud}
 			t.Errorf("no fault for %s in: %v", field, err)
 		}
 	}
-	var fe *FieldError
-	if !errors.As(err, &fe) {
+	if _, ok := errors.AsType[*FieldError](err); !ok {
 		t.Errorf("faults are not typed: %v", err)
 	}
 }

@@ -88,7 +88,7 @@ func (l *Loader) Load(file string, getenv func(string) (string, bool)) (Config, 
 }
 
 func readFile(name string, into *Config) error {
-	b, err := os.ReadFile(name) //nolint:gosec,forbidigo // the operator names the file; it is configuration, not data
+	b, err := os.ReadFile(name) // the operator names the file; it is configuration, not data
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -107,7 +108,7 @@ func (o Options) Validate() error {
 
 // Open reads the cluster in dir. The error is ErrNoCluster when there is none.
 func Open(dir, executable string) (*Cluster, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "dev.json")) //nolint:gosec // the user's own directory
+	b, err := os.ReadFile(filepath.Join(dir, "dev.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", dir, ErrNoCluster)
 	}
@@ -240,8 +241,8 @@ func (c *Cluster) Kill(ctx context.Context, name string) error {
 func (c *Cluster) Stop(ctx context.Context) error {
 	return c.locked(func() error {
 		var errs []error
-		for i := len(c.Processes) - 1; i >= 0; i-- {
-			errs = append(errs, c.terminate(ctx, c.Processes[i].Name))
+		for _, p := range slices.Backward(c.Processes) {
+			errs = append(errs, c.terminate(ctx, p.Name))
 		}
 		return errors.Join(errs...)
 	})

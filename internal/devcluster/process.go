@@ -58,7 +58,7 @@ func (c *Cluster) spawn(p *Process) (*exec.Cmd, <-chan struct{}, error) {
 	if p.Name == EtcdName {
 		args = []string{"etcd", "serve", "--data-dir", c.DataDir(EtcdName), "--client-url", "http://" + p.Address, "--peer-url", "http://" + p.Peer}
 	}
-	cmd := exec.Command(c.executable, args...) //nolint:gosec // our own binary
+	cmd := exec.Command(c.executable, args...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Env = append(os.Environ(), p.Env...)
 	cmd.SysProcAttr = childAttributes(c.tied)
@@ -174,13 +174,19 @@ func choosePorts(base, n int) ([]int, error) {
 		}
 		return ports, nil
 	}
+	var open []net.Listener
+	defer func() {
+		for _, l := range open { // only at the end: each port has to differ from the others
+			_ = l.Close()
+		}
+	}()
 	for i := range ports {
 		l, err := listenBelowEphemeral()
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = l.Close() }() // only at the end: each port has to differ from the others
-		ports[i] = l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener
+		open = append(open, l)
+		ports[i] = l.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener has a TCP address
 	}
 	return ports, nil
 }
@@ -190,7 +196,7 @@ func choosePorts(base, n int) ([]int, error) {
 func listenBelowEphemeral() (l net.Listener, err error) {
 	const low, high, attempts = 20_000, 32_000, 100
 	for range attempts {
-		port := low + rand.IntN(high-low) //nolint:gosec // any free port will do
+		port := low + rand.IntN(high-low)
 		if l, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
 			return l, nil
 		}
@@ -218,7 +224,7 @@ log:
 }
 
 func tail(name string, n int) string {
-	b, err := os.ReadFile(name) //nolint:gosec // our own log file
+	b, err := os.ReadFile(name)
 	if err != nil {
 		return err.Error()
 	}

@@ -113,12 +113,12 @@ func (r *Report) checkReads(sent map[key]Send, reads []Read) map[key]int64 {
 		k := key{rd.Partition, rd.Number}
 		s, known := sent[k]
 		before, seen := found[k]
-		switch prev, any := last[rd.Partition]; {
+		switch prev, follows := last[rd.Partition]; {
 		case !known || s.Outcome == NotWritten:
 			r.violate(&r.Phantom, "phantom: record %d of partition %d at offset %d (sent: %v)", rd.Number, rd.Partition, rd.Offset, known)
 		case seen:
 			r.violate(&r.Duplicated, "duplicated: record %d of partition %d at offsets %d and %d", rd.Number, rd.Partition, before, rd.Offset)
-		case any && (rd.Number < prev.Number || rd.Offset <= prev.Offset):
+		case follows && (rd.Number < prev.Number || rd.Offset <= prev.Offset):
 			r.violate(&r.Reordered, "reordered: partition %d: record %d at offset %d is read behind record %d at offset %d",
 				rd.Partition, rd.Number, rd.Offset, prev.Number, prev.Offset)
 		}
