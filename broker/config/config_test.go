@@ -130,3 +130,13 @@ func TestYAMLRoundTrip(t *testing.T) {
 		t.Error(c.ShutdownTimeout)
 	}
 }
+
+func TestSampleShowsTheDefaults(t *testing.T) {
+	c, err := load(t, filepath.Join("..", "..", "config", "samples", "broker.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Default(), c); diff != "" {
+		t.Fatal(diff)
+	}
+}
