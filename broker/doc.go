@@ -10,6 +10,7 @@
 //	partition   one partition that this broker hosts: appends, acks, readers
 //	server      gRPC services over all of them
 //
-// host.go makes the partitions of this broker what the metadata says they should be; sources.go shows metadata and partitions to the
-// server; ops.go is the HTTP endpoint.
+// The host makes the partitions of this broker what the metadata says they should be: host.go is its loop, host_plan.go decides what is
+// to be done, host_apply.go does it, host_serve.go answers the server. view.go shows clients what is in effect, topicadmin.go changes
+// topics, lifecycle.go starts and stops parts in layers, ops.go is the HTTP endpoint.
 package broker

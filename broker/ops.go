@@ -84,6 +84,12 @@ func (o *opsServer) Run(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = o.server.Close()
 	}
-	<-failed
+	return errors.Join(err, ignoreClosed(<-failed))
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
 	return err
 }

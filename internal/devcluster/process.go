@@ -186,7 +186,7 @@ func choosePorts(base, n int) ([]int, error) {
 			return nil, err
 		}
 		open = append(open, l)
-		ports[i] = l.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener has a TCP address
+		ports[i] = l.Addr().(*net.TCPAddr).Port // a TCP listener has a TCP address
 	}
 	return ports, nil
 }

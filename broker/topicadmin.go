@@ -1,0 +1,153 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/broker/topicconfig"
+	"runnel.dev/runnel/internal/ids"
+)
+
+// topicAdmin implements server.TopicAdmin over etcd, and waits until its changes are visible here.
+type topicAdmin struct {
+	client   *metadata.Client
+	cache    *metadata.Cache
+	view     *view
+	defaults *runnelv1.TopicConfig
+	// partitions is the number of a topic that does not say, most the largest allowed.
+	partitions, most int32
+}
+
+func (a *topicAdmin) checkPartitions(n int32) error {
+	if n <= a.most {
+		return nil
+	}
+	return &metadata.ArgumentError{
+		Field: "partitions", Value: strconv.Itoa(int(n)), Limit: fmt.Sprintf("at most %d", a.most), Err: metadata.ErrInvalidArgument,
+	}
+}
+
+// CreateTopic returns once every partition has a leader.
+func (a *topicAdmin) CreateTopic(ctx context.Context, r *runnelv1.CreateTopicRequest) (*runnelv1.Topic, error) {
+	live := len(a.cache.Snapshot().Brokers())
+	t := metadata.NewTopic{
+		Name: r.GetName(), Partitions: r.GetPartitions(), Replicas: metadata.DefaultReplicas(r.GetReplicas(), live),
+		Config: r.GetConfig(), Defaults: a.defaults, Owner: r.GetOwner(),
+	}
+	if t.Partitions == 0 {
+		t.Partitions = a.partitions
+	}
+	if err := errors.Join(a.checkPartitions(t.Partitions), metadata.ValidateNewTopic(t, live)); err != nil {
+		return nil, err
+	}
+	if r.GetValidateOnly() {
+		return a.wouldCreate(t)
+	}
+	made, err := a.client.CreateTopic(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.view.wait(ctx, func(s *metadata.State) bool {
+		_, ok := s.TopicByID(made.ID)
+		return s.Usable(made.ID) || s.Revision() > made.Revision && !ok
+	})
+	if err != nil {
+		return nil, fmt.Errorf("topic %s was created and is not usable yet: %w", t.Name, err)
+	}
+	if now, ok := s.TopicByID(made.ID); ok {
+		made = now
+	}
+	return a.message(made), nil
+}
+
+func (a *topicAdmin) wouldCreate(t metadata.NewTopic) (*runnelv1.Topic, error) {
+	if have, ok := a.cache.Snapshot().Topic(t.Name); ok {
+		return nil, &metadata.TopicError{Name: have.Name, ID: have.ID, State: have.State, Err: metadata.ErrTopicExists}
+	}
+	return a.message(&metadata.Topic{
+		Name: t.Name, Partitions: t.Partitions, ReadyPartitions: t.Partitions, Replicas: t.Replicas, Config: t.Config, Owner: t.Owner,
+	}), nil
+}
+
+// UpdateTopic returns once the change is visible here.
+func (a *topicAdmin) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicRequest) (*runnelv1.Topic, []*runnelv1.ConfigChange, error) {
+	if err := a.checkPartitions(r.GetPartitions()); err != nil {
+		return nil, nil, err
+	}
+	u := metadata.TopicUpdate{
+		Name: r.GetName(), ID: topicID(r.GetTopicId()), Generation: r.GetGeneration(), Partitions: r.GetPartitions(),
+		Config: r.GetConfig(), Reset: r.GetResetFields(), Defaults: a.defaults, Force: r.GetForce(),
+	}
+	if r.GetValidateOnly() {
+		have, ok := a.cache.Snapshot().Topic(u.Name)
+		if !ok {
+			return nil, nil, &metadata.TopicError{Name: u.Name, Err: metadata.ErrTopicNotFound}
+		}
+		t, changes, err := u.Apply(have)
+		if err != nil {
+			return nil, nil, err
+		}
+		return a.message(t), changes, nil
+	}
+	t, changes, err := a.client.UpdateTopic(ctx, u)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, err = a.view.wait(ctx, func(s *metadata.State) bool {
+		now, ok := s.TopicByID(t.ID)
+		return s.Revision() >= t.Revision && (!ok || now.ReadyPartitions >= t.Partitions && s.Usable(t.ID) || now.State == metadata.TopicDeleting)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("topic %s was changed and the change is not in effect yet: %w", t.Name, err)
+	}
+	return a.message(t), changes, nil
+}
+
+// DeleteTopic returns once the topic is gone and its name is free.
+func (a *topicAdmin) DeleteTopic(ctx context.Context, r *runnelv1.DeleteTopicRequest) error {
+	t, err := a.client.DeleteTopic(ctx, r.GetName(), topicID(r.GetTopicId()), "", r.GetForce())
+	if err != nil {
+		return err
+	}
+	_, err = a.view.wait(ctx, func(s *metadata.State) bool {
+		_, ok := s.TopicByID(t.ID)
+		return !ok && s.Revision() >= t.Revision
+	})
+	if err != nil {
+		return fmt.Errorf("topic %s is marked as deleted and its data is not removed yet: %w", t.Name, err)
+	}
+	return nil
+}
+
+func (a *topicAdmin) message(t *metadata.Topic) *runnelv1.Topic {
+	m := &runnelv1.Topic{
+		Name: t.Name, TopicId: t.ID[:], Partitions: t.Partitions, Replicas: t.Replicas, Generation: t.Generation, Owner: t.Owner,
+		Config: topicconfig.Effective(t.Config, a.defaults, t.Replicas), State: topicState(t.State),
+	}
+	if !t.Created.IsZero() {
+		m.Created = timestamppb.New(t.Created)
+	}
+	return m
+}
+
+// topicID reads an id whose length was checked; anything but 16 bytes is none.
+func topicID(b []byte) (id ids.TopicID) {
+	if len(b) == len(id) {
+		copy(id[:], b)
+	}
+	return id
+}
+
+// producerIDs implements server.ProducerIDs. Epochs are 0: a client that has to start over takes a new id.
+type producerIDs struct{ *metadata.ProducerIDs }
+
+func (p producerIDs) NextProducerID(ctx context.Context) (int64, int16, error) {
+	id, err := p.Next(ctx)
+	return id, 0, err
+}
