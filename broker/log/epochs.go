@@ -103,8 +103,25 @@ func (l *Log) assignEpochLocked(epoch int32) error {
 	case epoch < latest || epoch < 0:
 		return fencedError(epoch, latest)
 	}
+	if err := l.boundEpochs(); err != nil {
+		return l.writeFailed(err, l.clk.Now())
+	}
 	l.addEpoch(EpochStart{Epoch: epoch, Start: l.end.Load()})
 	return nil
+}
+
+// maxUncheckpointed is how many epochs the journal alone may hold of a log. It keeps the newest 64 of each.
+const maxUncheckpointed = 32
+
+// boundEpochs writes the checkpoint early if leadership has changed often since the last roll. Needs appendMu.
+func (l *Log) boundEpochs() error {
+	l.mu.Lock()
+	n := len(l.mu.uncheckpointed)
+	l.mu.Unlock()
+	if n < maxUncheckpointed {
+		return nil
+	}
+	return l.checkpointEpochs(false)
 }
 
 func (l *Log) addEpoch(e EpochStart) {

@@ -29,10 +29,10 @@ type JournalEntry struct {
 	// HighWatermark is min(high watermark, Flushed).
 	HighWatermark int64
 	LogStart      int64
-	// NewEpochs are epoch starts that the checkpoint file does not hold.
+	// NewEpochs are the epoch starts that a round covers: the Host sets them, to those of SyncPoint.NewEpochs.
 	NewEpochs []EpochStart
 	// Truncated: Flushed replaces what the journal said before, even if it is lower, and every epoch start at or above
-	// Flushed that the journal holds for this log is void, except those in NewEpochs.
+	// Flushed that the journal holds for this log is void.
 	Truncated bool
 }
 

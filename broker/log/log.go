@@ -199,7 +199,9 @@ func (l *Log) markDirty() {
 	}
 }
 
-// JournalEntry returns what the journal should say of the log now.
+// JournalEntry returns what the journal should say of the log now. It names no epochs: those go to the journal with the
+// round of their first batch (SyncPoint.NewEpochs). An entry is written some time after it was made, and an epoch that
+// comes late would make the newer ones void that a round has journaled meanwhile.
 func (l *Log) JournalEntry() JournalEntry {
 	m := l.meta.Load()
 	l.mu.Lock()
@@ -208,7 +210,6 @@ func (l *Log) JournalEntry() JournalEntry {
 	return JournalEntry{
 		TopicID: m.TopicID, Partition: m.Partition, LogID: m.LogID,
 		Flushed: flushed, HighWatermark: min(l.hw.Load(), flushed), LogStart: l.logStart.Load(),
-		NewEpochs: append([]EpochStart(nil), l.mu.uncheckpointed...),
 	}
 }
 

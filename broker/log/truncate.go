@@ -15,8 +15,8 @@ import (
 // Truncate removes everything from offset to on: the end becomes the base offset of the batch that holds to. The
 // flushed offset and the high watermark go down with it, and whatever was captured before the call is void
 // (TruncationGen). *OutOfRangeError if the new end would lie below the log start, which may be in the middle of a batch:
-// such a log has to be created anew. Nothing happens at or above the end. Blocks for the journal and the disk; appends
-// and log-start moves wait.
+// such a log has to be created anew. At or above the end, only epochs without batches go. Blocks for the journal and the
+// disk; appends and log-start moves wait. If the journal refuses, nothing has changed.
 //
 // Crash windows, in order:
 //  1. the journal gets the lower bound, durably: a crash before leaves the log as it was, a crash after leaves a log
@@ -41,7 +41,11 @@ func (l *Log) Truncate(ctx context.Context, to int64) error {
 		return &OutOfRangeError{Asked: to, Earliest: start, Latest: end}
 	}
 	if to >= end {
-		return nil
+		// An epoch that begins at the end has no batch. It goes all the same: batches of the epochs below it may follow.
+		if g := *l.epochs.Load(); len(g.before(end)) == len(g) {
+			return nil
+		}
+		to = end
 	}
 	to, err := l.boundary(to)
 	if err != nil {
@@ -92,8 +96,12 @@ var errFound = errors.New("found")
 
 // journalTruncation makes the lower bound known to everybody: first to rounds in progress, whose result is void from
 // here on, then to the journal.
+//
+// If that refuses, everything is as before: the epochs of batches that stay still have to be journaled. (Rounds that ran
+// meanwhile were void, and appendMu keeps new epochs away.)
 func (l *Log) journalTruncation(ctx context.Context, to int64) error {
 	l.mu.Lock()
+	flushed, hw, unjournaled, uncheckpointed := l.flushed.Load(), l.hw.Load(), l.mu.unjournaled, l.mu.uncheckpointed
 	l.flushed.Store(min(l.flushed.Load(), to))
 	l.hw.Store(min(l.hw.Load(), to))
 	l.mu.unjournaled = lineage(l.mu.unjournaled).before(to)
@@ -101,10 +109,16 @@ func (l *Log) journalTruncation(ctx context.Context, to int64) error {
 	l.mu.Unlock()
 	e := l.JournalEntry()
 	e.Truncated = true
-	if err := l.journal(ctx, e); err != nil {
-		return fmt.Errorf("journal truncation to %d: %w", to, err)
+	err := l.journal(ctx, e)
+	if err == nil {
+		return nil
 	}
-	return nil
+	l.mu.Lock()
+	l.flushed.Store(flushed)
+	l.mu.unjournaled, l.mu.uncheckpointed = unjournaled, uncheckpointed
+	l.mu.Unlock()
+	l.SetHighWatermark(hw)
+	return fmt.Errorf("journal truncation to %d: %w", to, err)
 }
 
 // cut needs appendMu and startMu.

@@ -7,9 +7,14 @@ import (
 	"runnel.dev/runnel/internal/ids"
 )
 
-// maxJournalEpochs is how many epoch starts the journal keeps per log. Older ones are in the log's own epoch checkpoint, which is
-// rewritten and synced with the round that journals a new one.
+// maxJournalEpochs is how many epoch starts the journal keeps per log, and a record holds. Older ones are in the log's own epoch
+// checkpoint: a log writes it, durably, before more than half as many are missing from it.
 const maxJournalEpochs = 64
+
+// newestEpochs returns what the journal keeps of epochs.
+func newestEpochs(epochs []log.EpochStart) []log.EpochStart {
+	return epochs[max(0, len(epochs)-maxJournalEpochs):]
+}
 
 // logState is what the journal knows about one log.
 //

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -284,13 +285,15 @@ func (o *opening) findMissing() {
 
 var errMissing = errors.New("the directory is missing")
 
-// journalUnknown writes down what the journal did not know of the logs that were opened.
+// journalUnknown writes down what the journal did not know of the logs that were opened, or knows wrongly: an epoch that was
+// journaled beside batches which a crash then took. The log may go on with batches of an older epoch at those offsets, and the next
+// recovery would believe the journal.
 func (o *opening) journalUnknown() error {
 	var records []journalRecord
 	for _, l := range o.Logs() {
 		e := l.JournalEntry()
 		known, ok := o.state[partitionKey{e.TopicID, e.Partition}]
-		if l.State().Health != log.Quarantined && (!ok || o.lost || known.logID != e.LogID) {
+		if l.State().Health != log.Quarantined && (!ok || o.lost || known.logID != e.LogID || !slices.Equal(known.epochs, newestEpochs(l.Epochs()))) {
 			records = append(records, newState(l))
 		}
 	}
@@ -300,7 +303,6 @@ func (o *opening) journalUnknown() error {
 // newState is the record of a log that the journal does not know.
 func newState(l *log.Log) journalRecord {
 	r := newProgress(l.JournalEntry())
-	r.kind, r.epochs = kindState, l.Epochs()
-	r.epochs = r.epochs[max(0, len(r.epochs)-maxJournalEpochs):]
+	r.kind, r.epochs = kindState, newestEpochs(l.Epochs())
 	return r
 }

@@ -148,7 +148,7 @@ func (s *Store) openRebuilt(ctx context.Context, k partitionKey, plan RecoverPla
 	r := journalRecord{
 		key: k, logID: m.LogID, kind: kindState,
 		flushed: plan.KeepTo, highWatermark: min(max(plan.known.highWatermark, plan.KeepFrom), plan.KeepTo), logStart: plan.KeepFrom,
-		epochs: plan.epochs[max(0, len(plan.epochs)-maxJournalEpochs):],
+		epochs: newestEpochs(plan.epochs),
 	}
 	if err := s.commit(r); err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func (s *syncer) prepareLocked(ctx context.Context, dirty []*log.Log) (journaled
 		if epochs := p.NewEpochs(); len(epochs) > 0 {
 			needed = true
 			r := newProgress(l.JournalEntry())
-			r.epochs = epochs
+			r.epochs = newestEpochs(epochs) // the log has checkpointed the others
 			s.round.records = append(s.round.records, r)
 			delete(s.round.results, l)
 		}
