@@ -3,6 +3,7 @@ package log
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/vfs"
@@ -100,6 +101,30 @@ func (l *Log) CompleteSync(p SyncPoint, err error) {
 			f(moved)
 		}
 	}
+}
+
+// AbandonSync ends a round that will not sync the log: what it captured waits for the next one. The Host sees to it that
+// there is one, as if MarkDirty had been called.
+func (l *Log) AbandonSync(p SyncPoint) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state.Load().Health == Offline { // Close has released the others
+		l.releaseLocked(p.refs, p.files)
+		return
+	}
+	for i, r := range p.refs {
+		if slices.ContainsFunc(l.mu.refs, r.Same) {
+			_ = r.Release() // not the last reference
+		} else {
+			l.mu.refs = append(l.mu.refs, r)
+		}
+		p.refs[i] = segment.Ref{}
+	}
+	if l.mu.spareRefs == nil {
+		l.mu.spareRefs = p.refs[:0]
+	}
+	l.mu.files = append(l.mu.files, p.files...)
+	l.mu.dirDirty = l.mu.dirDirty || p.dir
 }
 
 // releaseLocked unpins the files of a round. They are synced, or given up; a close error says nothing more.

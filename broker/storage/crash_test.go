@@ -133,7 +133,7 @@ func workload(e *storeEnv, acked *[2]int64) error {
 			}
 			ends[0] = 3
 		}
-		if _, err := e.syncer.flush(context.Background()); err != nil {
+		if _, err := e.syncer.flush(); err != nil {
 			return err
 		}
 		if step%5 == 4 {
@@ -164,7 +164,7 @@ func TestCrashAtEveryChangeOfCreateAndDelete(t *testing.T) {
 					if _, err := appendOne(l, 0, "kept until the tombstone"); err != nil {
 						return err
 					}
-					if _, err := e.syncer.flush(t.Context()); err != nil {
+					if _, err := e.syncer.flush(); err != nil {
 						return err
 					}
 					doomed = true

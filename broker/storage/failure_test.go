@@ -76,7 +76,7 @@ func TestFailedSyncStopsTheStore(t *testing.T) {
 						t.Error("a failed log takes appends")
 					}
 				}
-				if _, err := s.syncer.flush(t.Context()); !errors.As(err, &stopped) {
+				if _, err := s.syncer.flush(); !errors.As(err, &stopped) {
 					t.Errorf("a round after a failed sync: %v", err)
 				}
 				if err := s.Close(); err == nil {
@@ -284,5 +284,61 @@ func TestDeletingMakesRoom(t *testing.T) {
 	}
 	if _, ok := s.State(testTopic, 0); ok {
 		t.Error("the partition is still known")
+	}
+}
+
+// TestAFullJournalHoldsUpOnlyNewEpochs: while a batch waits for space for its epoch, other partitions are acknowledged, and what makes
+// room is not kept waiting.
+func TestAFullJournalHoldsUpOnlyNewEpochs(t *testing.T) {
+	var full atomic.Bool
+	refused := make(chan struct{}, 1)
+	fsys := errorfs.Wrap(memfs.New(), func(op errorfs.Op) error {
+		if full.Load() && op.Kind == errorfs.Write && strings.Contains(op.Name, "/"+journalName) {
+			select {
+			case refused <- struct{}{}:
+			default:
+			}
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	s := newStore(t, fsys)
+	l, other, old := s.create(0), s.create(1), s.create(2)
+	for _, l := range s.Logs() {
+		mustAppend(t, l, "x")
+	}
+	s.round()
+	full.Store(true)
+	end, err := appendOne(l, 1, "new epoch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	acked := flushedTo(l, end)
+	stop := s.start()
+	<-refused
+	<-flushedTo(other, mustAppend(t, other, "y"))
+	if err := s.DeleteLog(Tombstone{testTopic, 2}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("delete: %v", err)
+	}
+	if old.State().Health != log.Offline || len(s.Logs()) != 2 {
+		t.Error("the partition was not deleted")
+	}
+	select {
+	case <-acked:
+		t.Error("acknowledged without its epoch in the journal")
+	default:
+	}
+	full.Store(false)
+	for waiting := true; waiting; {
+		s.clk.Advance(noSpaceRetry)
+		select {
+		case <-acked:
+			waiting = false
+		default:
+			runtime.Gosched()
+		}
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }

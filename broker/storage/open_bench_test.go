@@ -31,7 +31,7 @@ func BenchmarkOpen(b *testing.B) {
 				}
 				mustAppend(b, l, "x")
 			}
-			if _, err := s.syncer.flush(b.Context()); err != nil {
+			if _, err := s.syncer.flush(); err != nil {
 				b.Fatal(err)
 			}
 			stop := func() {

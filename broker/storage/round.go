@@ -1,8 +1,6 @@
 package storage
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,11 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"runnel.dev/runnel/broker/log"
-	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/vfs"
 )
 
-// noSpaceRetry is the time between two tries to journal the epochs of a round on a full disk.
+// noSpaceRetry is the time between two tries to journal a new epoch on a full disk.
 const noSpaceRetry = 250 * time.Millisecond
 
 type roundPoint struct {
@@ -22,17 +19,17 @@ type roundPoint struct {
 	point log.SyncPoint
 }
 
-func (s *syncer) runRound(ctx context.Context, dirty []*log.Log) error {
+func (s *syncer) runRound(dirty []*log.Log) error {
 	s.round.Lock()
 	defer s.round.Unlock()
 	start := s.clk.Now()
-	journaled, err := s.prepareLocked(ctx, dirty)
+	journaled, err := s.prepareLocked(dirty)
 	if err != nil {
 		s.completeLocked(err)
-		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return err // stopped while it waited for space; nothing failed, and nothing was acknowledged
-		}
 		return s.fail(journalName, err)
+	}
+	if !journaled && len(s.round.points) == 0 {
+		return nil
 	}
 	if ackBeforeSync {
 		s.completeLocked(nil)
@@ -61,7 +58,7 @@ func (s *syncer) runRound(ctx context.Context, dirty []*log.Log) error {
 //
 // The captures are made under that lock as well. A truncation changes its log before it journals its bound, so it comes before the
 // capture, which then knows nothing above the bound, or its record comes behind this frame and makes void what is above.
-func (s *syncer) prepareLocked(ctx context.Context, dirty []*log.Log) (journaled bool, err error) {
+func (s *syncer) prepareLocked(dirty []*log.Log) (journaled bool, err error) {
 	s.journal.mu.Lock()
 	defer func() {
 		if !journaled {
@@ -69,7 +66,6 @@ func (s *syncer) prepareLocked(ctx context.Context, dirty []*log.Log) (journaled
 		}
 	}()
 	s.round.points, s.round.records = s.round.points[:0], s.round.records[:0]
-	needed := false
 	for _, l := range dirty {
 		if !s.registered(l) {
 			continue
@@ -77,7 +73,6 @@ func (s *syncer) prepareLocked(ctx context.Context, dirty []*log.Log) (journaled
 		p := l.PrepareSync()
 		s.round.points = append(s.round.points, roundPoint{l, p})
 		if epochs := p.NewEpochs(); len(epochs) > 0 {
-			needed = true
 			r := newProgress(l.JournalEntry())
 			r.epochs = newestEpochs(epochs) // the log has checkpointed the others
 			s.round.records = append(s.round.records, r)
@@ -85,25 +80,36 @@ func (s *syncer) prepareLocked(ctx context.Context, dirty []*log.Log) (journaled
 		}
 	}
 	s.addResultsLocked()
-	for {
-		before := s.journal.mu.end
-		err := s.journal.writeLocked(s.round.records)
-		switch {
-		case err == nil:
-			s.metrics.journalBytes.Add(float64(max(0, s.journal.mu.end-before)))
-			clear(s.round.results)
-			return len(s.round.records) > 0, nil
-		case !vfs.IsNoSpace(err) || s.journal.mu.failed != nil:
-			return false, err
-		case !needed:
-			return false, nil // results can wait for a later round, acks need not wait for them
-		}
-		// Batches of a new epoch may not be acknowledged before the epoch is in the journal. The lock is kept: what was captured
-		// must not be overtaken by a truncation.
-		if err := clock.Sleep(ctx, s.clk, noSpaceRetry); err != nil {
-			return false, err
-		}
+	before := s.journal.mu.end
+	err = s.journal.writeLocked(s.round.records)
+	if err == nil {
+		s.metrics.journalBytes.Add(float64(max(0, s.journal.mu.end-before)))
+		clear(s.round.results)
+		return len(s.round.records) > 0, nil
 	}
+	if !vfs.IsNoSpace(err) || s.journal.mu.failed != nil {
+		return false, err
+	}
+	s.putOffLocked()
+	return false, nil
+}
+
+// putOffLocked goes on with a round whose frame found no space. Results can wait for a later one: acknowledgements do not need them.
+// Batches of a new epoch may not be acknowledged before the epoch is in the journal, so their logs leave the round, as if they had not
+// been captured. Nobody waits for space with a lock: deleting a partition, which makes room, needs the round's.
+func (s *syncer) putOffLocked() {
+	kept := s.round.points[:0]
+	for _, p := range s.round.points {
+		if len(p.point.NewEpochs()) == 0 {
+			kept = append(kept, p)
+			continue
+		}
+		p.log.AbandonSync(p.point)
+		s.round.results[p.log] = struct{}{}
+		s.block(p.log)
+	}
+	clear(s.round.points[len(kept):])
+	s.round.points = kept
 }
 
 // addResultsLocked adds what the rounds so far have made durable. It is read here, not when a round ends, because a truncation may

@@ -34,7 +34,7 @@ func BenchmarkRound(b *testing.B) {
 					mustAppend(b, l, text)
 				}
 				b.StartTimer()
-				if _, err := s.syncer.flush(b.Context()); err != nil {
+				if _, err := s.syncer.flush(); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -128,9 +128,7 @@ func (s *Store) closeDir() error {
 
 func (s *Store) closeLogs() error {
 	// Whoever appends during the stop is in time for this round, or gets no acknowledgement.
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	drained := s.syncer.drain(ended)
+	drained := s.syncer.drain()
 	logs := s.Logs()
 	var group errgroup.Group
 	group.SetLimit(s.cfg.OpenParallelism)

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,7 +16,7 @@ import (
 // round runs one sync round here and now.
 func (e *storeEnv) round() {
 	e.t.Helper()
-	if _, err := e.syncer.flush(context.Background()); err != nil {
+	if _, err := e.syncer.flush(); err != nil {
 		e.t.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,9 @@ type syncer struct {
 		sync.Mutex
 		dirty  []*log.Log
 		marked map[*log.Log]struct{}
+		// blocked logs have a new epoch that a full disk kept out of the journal at blockedAt.
+		blocked   []*log.Log
+		blockedAt time.Time
 	}
 
 	// round serialises rounds. It is held over data syncs; detaching a log waits for it, nothing on the path of a produce does.
@@ -94,6 +98,34 @@ func (s *syncer) take() []*log.Log {
 	return dirty
 }
 
+// block puts l off until there may be space for its epoch.
+func (s *syncer) block(l *log.Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.blocked) == 0 {
+		s.mu.blockedAt = s.clk.Now()
+	}
+	if !slices.Contains(s.mu.blocked, l) {
+		s.mu.blocked = append(s.mu.blocked, l)
+	}
+}
+
+// unblock makes blocked logs dirty again, if all or if their time has come, and tells whether some still wait.
+func (s *syncer) unblock(all bool) (waiting bool) {
+	s.mu.Lock()
+	blocked := s.mu.blocked
+	if len(blocked) > 0 && !all && s.clk.Since(s.mu.blockedAt) < noSpaceRetry {
+		s.mu.Unlock()
+		return true
+	}
+	s.mu.blocked = nil
+	s.mu.Unlock()
+	for _, l := range blocked {
+		s.markDirty(l)
+	}
+	return false
+}
+
 func (s *syncer) dirtyCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +143,13 @@ func (s *syncer) detach(l *log.Log) {
 func (s *syncer) run(ctx context.Context) error {
 	idle := s.clk.NewTimer(s.cfg.JournalIdle)
 	defer idle.Stop()
+	retry := s.clk.NewTimer(noSpaceRetry)
+	defer retry.Stop()
 	for {
-		ran, err := s.flush(ctx)
+		if s.unblock(false) {
+			retry.Reset(noSpaceRetry)
+		}
+		ran, err := s.flush()
 		if err != nil {
 			return err
 		}
@@ -124,8 +161,9 @@ func (s *syncer) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return s.drain(ctx)
+			return s.drain()
 		case <-s.wake:
+		case <-retry.C():
 		case <-idle.C():
 			left, err := s.journalResults()
 			if err != nil {
@@ -138,9 +176,10 @@ func (s *syncer) run(ctx context.Context) error {
 	}
 }
 
-// drain makes everything appended so far durable, and journals it. ctx may have ended: it only bounds the wait for space.
-func (s *syncer) drain(ctx context.Context) error {
-	if _, err := s.flush(ctx); err != nil {
+// drain makes everything appended so far durable, and journals it, as far as there is space.
+func (s *syncer) drain() error {
+	s.unblock(true)
+	if _, err := s.flush(); err != nil {
 		return err
 	}
 	_, err := s.journalResults()
@@ -148,7 +187,7 @@ func (s *syncer) drain(ctx context.Context) error {
 }
 
 // flush runs one round if a log is dirty, and tells whether it did.
-func (s *syncer) flush(ctx context.Context) (ran bool, err error) {
+func (s *syncer) flush() (ran bool, err error) {
 	if f := s.failure.Load(); f != nil {
 		return false, f
 	}
@@ -156,7 +195,7 @@ func (s *syncer) flush(ctx context.Context) (ran bool, err error) {
 	if len(dirty) == 0 {
 		return false, nil
 	}
-	return true, s.runRound(ctx, dirty)
+	return true, s.runRound(dirty)
 }
 
 // fail notes that what could not be synced, ends all rounds, and returns the error for Run. Nil stays nil.

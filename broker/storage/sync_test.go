@@ -245,7 +245,7 @@ func TestATruncationDuringASyncVoidsIt(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.syncer.flush(t.Context())
+		_, err := s.syncer.flush()
 		done <- err
 	}()
 	<-held
