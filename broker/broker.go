@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
@@ -127,7 +128,13 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	b.lg.Info("broker started", "version", info.Version, "cluster_id", cluster.ID, "storage_id", info.StorageID, "broker_epoch", p.reg.Epoch(), "listeners", addresses)
 	defer b.lg.Info("broker stopped")
 	return runLayers(ctx,
-		layer{p.store.Run},
+		layer{func(ctx context.Context) error {
+			err := p.store.Run(ctx)
+			if err != nil {
+				p.host.fail(err) // or the server would wait for answers that nobody gives any more
+			}
+			return err
+		}},
 		layer{p.cache.Run, p.reg.Run},
 		layer{p.ctrl.Run, p.host.Run},
 		layer{p.server.Run, b.followReadiness},
@@ -159,7 +166,7 @@ func (b *Broker) openMetadata(context.Context) (*metadata.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	secure, err := b.etcdTLS()
+	secure, secured, err := b.etcdTLS()
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
@@ -167,21 +174,24 @@ func (b *Broker) openMetadata(context.Context) (*metadata.Client, error) {
 	return metadata.New(metadata.Config{
 		Endpoints: e.Endpoints, TLS: secure, Cluster: b.cfg.Cluster,
 		DialTimeout: e.DialTimeout.Std(), RequestTimeout: e.RequestTimeout.Std(), LeaseTTL: e.LeaseTTL.Std(),
-		Known: metadata.Position{ClusterID: known.ClusterID, EtcdClusterID: known.EtcdClusterID, Era: known.Era, Revision: known.Revision},
+		DialOptions: secured,
+		Known:       metadata.Position{ClusterID: known.ClusterID, EtcdClusterID: known.EtcdClusterID, Era: known.Era, Revision: known.Revision},
 	}, b.deps.Clock, b.lg, b.deps.Registry)
 }
 
-func (b *Broker) etcdTLS() (*tls.Config, error) {
+// etcdTLS returns the settings that etcd's client checks endpoints against, and what handshakes use instead of them: the credentials
+// verify each certificate for the host of its endpoint, which settings that are given once cannot when that is an address.
+func (b *Broker) etcdTLS() (*tls.Config, []grpc.DialOption, error) {
 	t := b.cfg.Etcd.TLS
 	c := tlsreload.Config{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ServerName: t.ServerName}
 	if !c.Enabled() {
-		return nil, nil //nolint:nilnil // no TLS is a valid setting
+		return nil, nil, nil
 	}
 	source, err := tlsreload.New(c, b.deps.Clock, b.lg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return source.Client(), nil
+	return source.Client(), []grpc.DialOption{grpc.WithTransportCredentials(source.Credentials())}, nil
 }
 
 func (b *Broker) openStore(ctx context.Context, clusterID string) (*storage.Store, error) {

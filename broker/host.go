@@ -43,6 +43,8 @@ type host struct {
 	partitions sync.Map
 	// missing counts the partitions that this broker should lead and does not; -1 before the first pass.
 	missing atomic.Int64
+	// failed: fail was called. Partitions that are made afterwards are closed at once.
+	failed atomic.Bool
 
 	// Only the goroutine of Run uses what follows.
 	applied map[ids.TopicID]string // settings in force, as stored in the directories
@@ -189,6 +191,16 @@ func (h *host) countMissing(s *metadata.State) int64 {
 func (h *host) damaged(p *metadata.Partition) bool {
 	st, ok := h.store.State(p.TopicID, p.Partition)
 	return ok && (st.Health == log.Quarantined || st.Health == log.Failed)
+}
+
+// fail answers all that waits, and lets nothing more be produced: storage has ended, and no sync will come. Safe for concurrent use.
+func (h *host) fail(cause error) {
+	h.failed.Store(true)
+	h.partitions.Range(func(_, v any) bool {
+		v.(*hosted).Fail(cause)
+		v.(*hosted).Close()
+		return true
+	})
 }
 
 func (h *host) closeAll() {

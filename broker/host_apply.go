@@ -116,6 +116,9 @@ func (h *host) assign(work []assignment) error {
 		if !ok {
 			h.partitions.Store(a.ref, p)
 		}
+		if h.failed.Load() {
+			p.Close()
+		}
 	}
 	return errors.Join(errs...)
 }

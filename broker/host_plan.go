@@ -62,9 +62,10 @@ func (w *plan) addPartition(h *host, s *metadata.State, t *metadata.Topic, p *me
 		}
 		return
 	}
-	if st := l.State(); st.Health == log.Quarantined || st.Health == log.Failed {
+	// A failed log is no lost one: its sync failed, this process stops, and the next finds everything that was acknowledged.
+	if st := l.State(); st.Health == log.Quarantined {
 		w.mark(h, s, p, st, l.LogID())
-	} else if metadata.NeedsConfirmation(p, h.reg) {
+	} else if st.Health != log.Failed && metadata.NeedsConfirmation(p, h.reg) {
 		w.confirm = append(w.confirm, metadata.Confirmation{Partition: p, LogID: l.LogID()})
 	}
 	w.roles = append(w.roles, assignment{log: l, ref: p.PartitionRef, role: h.role(t, p, l)})

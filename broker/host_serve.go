@@ -46,10 +46,16 @@ func (h *host) Recover(ctx context.Context, id ids.TopicID, number int32, accept
 	if plan.Damage != nil {
 		out.Detail = plan.Damage.Error()
 	}
+	missing := plan.SetAside == ""
+	if missing {
+		out.KeptEnd = 0 // the log begins anew behind what is lost, so that no offset is given twice
+	}
 	if !plan.Applied {
 		return out, nil
 	}
-	out.Detail += "; the damaged files are in " + plan.SetAside
+	if !missing {
+		out.Detail += "; the damaged files are in " + plan.SetAside
+	}
 	return out, h.acceptLog(ctx, id, number)
 }
 

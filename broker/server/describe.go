@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/partition"
@@ -21,6 +23,9 @@ func (l *listener) partitionStatus(t *Topic, n int32) *runnelv1.PartitionStatus 
 	p, err := l.cfg.Partitions.Lookup(t.ID, n)
 	if err != nil {
 		st.Error = l.item(partitionFault(err))
+		if errors.Is(err, log.ErrQuarantined) { // a directory that is missing has no log to ask
+			st.Health, st.Detail = runnelv1.PartitionHealth_PARTITION_HEALTH_QUARANTINED, err.Error()
+		}
 		return st
 	}
 	fillStatus(st, p.Status())

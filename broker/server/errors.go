@@ -56,6 +56,11 @@ var rules = []rule{
 	{partition.ErrClosed, codes.Unavailable, "NOT_LEADER", true},
 	{partition.ErrUnknown, codes.NotFound, "UNKNOWN_TOPIC_ID", true},
 
+	// Damage on the disk. It wraps what was found in a batch there, which is not the client's.
+	{log.ErrQuarantined, codes.DataLoss, "PARTITION_QUARANTINED", false},
+	{log.ErrCorrupt, codes.DataLoss, "CORRUPT", false},
+	{segment.ErrCorrupt, codes.DataLoss, "CORRUPT", false},
+
 	// Batches.
 	{record.ErrTooLarge, codes.InvalidArgument, "BATCH_TOO_LARGE", false},
 	{record.ErrCorrupt, codes.InvalidArgument, "CORRUPT_BATCH", true},
@@ -69,9 +74,6 @@ var rules = []rule{
 	{log.ErrProducerFenced, codes.FailedPrecondition, "PRODUCER_FENCED", false},
 	{log.ErrFenced, codes.FailedPrecondition, "NOT_LEADER", true},
 	{log.ErrTruncated, codes.Unavailable, "LOG_TRUNCATED", true},
-	{log.ErrQuarantined, codes.DataLoss, "PARTITION_QUARANTINED", false},
-	{log.ErrCorrupt, codes.DataLoss, "CORRUPT", false},
-	{segment.ErrCorrupt, codes.DataLoss, "CORRUPT", false},
 	{log.ErrFailed, codes.Unavailable, "STORAGE_FAILED", true},
 	{storage.ErrDiskFull, codes.ResourceExhausted, "NO_SPACE", true},
 	{log.ErrNoSpace, codes.ResourceExhausted, "NO_SPACE", true},

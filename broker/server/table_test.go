@@ -21,6 +21,7 @@ import (
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/broker/topicconfig"
+	"runnel.dev/runnel/record"
 )
 
 // TestEveryCallIsListed fails when a service gets a call that nobody decided about, and when the list names one that is gone.
@@ -98,6 +99,8 @@ func TestErrorTable(t *testing.T) {
 			"INVALID_ARGUMENT", map[string]string{"field": "f", "value": "9", "limit": "at most 5"},
 		},
 		{&topicconfig.InvalidError{Faults: []topicconfig.Fault{{Field: "g", NotYet: true}}}, "NOT_YET_AVAILABLE", nil},
+		{fmt.Errorf("%w: %w", log.ErrQuarantined, &log.CorruptError{Err: &record.BatchError{Err: record.ErrCorrupt}}), "PARTITION_QUARANTINED", nil},
+		{&log.CorruptError{Err: &record.BatchError{Err: record.ErrCorrupt}}, "CORRUPT", nil},
 		{context.DeadlineExceeded, "DEADLINE_EXCEEDED", nil},
 		{errors.New("unheard of"), "INTERNAL", nil},
 	} {

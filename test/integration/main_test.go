@@ -216,3 +216,23 @@ func (r *raw) do(topic client.TopicID, partition int32, batch []byte) *runnelv1.
 	}
 	return resp
 }
+
+// rawFetch subscribes one partition by plain stubs and returns the first answer.
+func rawFetch(t *testing.T, address string, topic client.TopicID, partition int32, offset int64) *runnelv1.FetchResponse {
+	t.Helper()
+	s, err := runnelv1.NewConsumerClient(dial(t, address)).Fetch(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Send(&runnelv1.FetchRequest{StreamCreditBytes: 1 << 20, Add: []*runnelv1.FetchAdd{{
+		SubscriptionId: 1, TopicId: topic[:], Partition: partition, Offset: offset, LeaderEpoch: -1, CreditBytes: 1 << 20,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
