@@ -169,7 +169,10 @@ func (l *Log) openFiles(ctx context.Context, d dirFiles, rec Recovered, checkpoi
 	} else if err := l.recover(ctx, d, rec, g, rep); err != nil {
 		return err
 	}
-	return l.completeIndexes(d, rep)
+	if err := l.completeIndexes(d, rep); err != nil {
+		return err
+	}
+	return l.tidySnapshots()
 }
 
 // openSegments makes segments of the files without reading them; end is the end of the last one.

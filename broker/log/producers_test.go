@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/record"
 )
 
@@ -159,4 +160,64 @@ func TestProducerStateSurvives(t *testing.T) {
 			e.host.close()
 		})
 	}
+}
+
+// snapshots lists the producer snapshots in a log's directory.
+func snapshots(t *testing.T, e *env) (offsets []int64) {
+	t.Helper()
+	entries, err := e.fs.ReadDir(testDir)
+	must(t, err)
+	for _, f := range entries {
+		if at, ext, ok := segment.ParseFileName(f.Name); ok && ext == segment.ExtSnapshot {
+			offsets = append(offsets, at)
+		}
+	}
+	return offsets
+}
+
+// TestSnapshotsDoNotPileUp: of the snapshots within segments, which restarts and crashes leave, one at most stays.
+func TestSnapshotsDoNotPileUp(t *testing.T) {
+	cfg := testConfig()
+	cfg.SnapshotInterval = 1
+	disk := newDisk(t)
+	e := newEnvOn(t, disk, cfg, StartState{})
+	for range 8 {
+		for range 3 {
+			e.mustAppend(1, "x")
+		}
+		must(t, e.host.round(e.l))
+		must(t, e.host.idle(e.l))
+		e.host.close()
+		disk = disk.StrictCrashClone()
+		e.fs = disk
+		must(t, e.reopen())
+	}
+	if got := snapshots(t, e); len(got) > 1+len(e.l.Segments()) {
+		t.Errorf("snapshots at %v with %d segments", got, len(e.l.Segments()))
+	}
+	e.l.SetHighWatermark(e.l.End())
+	must(t, e.l.Roll())
+	must(t, e.host.round(e.l))
+	_, err := e.l.DeleteRecords(t.Context(), -1)
+	must(t, err)
+	if got := snapshots(t, e); len(got) != 1 {
+		t.Errorf("snapshots at %v of an empty log that begins at %d", got, e.l.LogStart())
+	}
+	e.closeAll()
+}
+
+// TestAFutureSnapshotIsRefused: an older release must not go on without producers that a newer one knew.
+func TestAFutureSnapshotIsRefused(t *testing.T) {
+	e := newEnv(t, testConfig())
+	b := batch(t, 1, 1, producerTag{1, 0, 0}, "x")
+	_, err := e.append(b, 0)
+	must(t, err)
+	must(t, e.host.round(e.l))
+	must(t, e.host.idle(e.l))
+	e.closeAll()
+	must(t, replaceFile(e.fs, segment.Path(testDir, 1, segment.ExtSnapshot), seal(format{snapshotFormat.magic, 2}, nil)))
+	if err := e.reopen(); !errors.Is(err, ErrVersion) {
+		t.Errorf("open: %v", err)
+	}
+	e.host.close()
 }

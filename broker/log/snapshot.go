@@ -25,6 +25,9 @@ func (l *Log) producersAt(end int64) (*producers, error) {
 			continue
 		}
 		states, err := readSnapshot(l.fs, l.dir, base)
+		if errors.Is(err, ErrVersion) {
+			return nil, err // a newer release knew producers that would be forgotten
+		}
 		if err != nil {
 			l.lg.Warn("producer snapshot is not usable, an older one serves", "dir", l.dir, "offset", base, "error", err)
 			continue
@@ -51,6 +54,43 @@ func (l *Log) producersAt(end int64) (*producers, error) {
 		}
 	}
 	return ps, nil
+}
+
+// tidySnapshots removes the snapshots that nothing needs: those below the log, and of those within segments all but the
+// newest usable one, which the next one replaces. What cannot be removed now is tried again by the next Open. Needs
+// appendMu, and the producer state at the end.
+func (l *Log) tidySnapshots() error {
+	entries, err := l.fs.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	segs, newest := l.segments(), int64(0)
+	for _, e := range slices.Backward(entries) {
+		at, ext, ok := segment.ParseFileName(e.Name)
+		if !ok || ext != segment.ExtSnapshot {
+			continue
+		}
+		s := find(segs, at)
+		if s != nil && s.Base() == at {
+			continue
+		}
+		if s != nil && newest == 0 {
+			usable := at == l.w.midSnapshot
+			if !usable {
+				_, err := readSnapshot(l.fs, l.dir, at)
+				usable = err == nil
+			}
+			if usable {
+				newest = at
+				continue
+			}
+		}
+		if err := removeIfThere(l.fs, segment.Path(l.dir, at, ext)); err != nil {
+			l.lg.Warn("a producer snapshot that nothing needs stays for now", "dir", l.dir, "offset", at, "error", err)
+		}
+	}
+	l.w.midSnapshot = newest
+	return nil
 }
 
 // keepSnapshot makes sure that the segment at base and a usable snapshot at its base are durable before the segments

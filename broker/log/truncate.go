@@ -181,7 +181,10 @@ func (l *Log) afterCut(end int64, last *segment.Segment) error {
 	if err := l.checkpointEpochs(true); err != nil {
 		return err
 	}
-	return l.rebuildProducers()
+	if err := l.rebuildProducers(); err != nil {
+		return err
+	}
+	return l.tidySnapshots()
 }
 
 // removeSnapshotsAbove unlinks every snapshot that describes offsets from to on. One at to itself stays.
