@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -208,6 +209,9 @@ func (s *Store) UpdateConfig(topic ids.TopicID, info TopicInfo) error {
 			continue
 		}
 		m := l.Meta()
+		if m.TopicName == info.Name && bytes.Equal(m.TopicConfig, info.Config) {
+			continue // after a start, all of them: no reason to write thousands of files
+		}
 		m.TopicName, m.TopicConfig = info.Name, info.Config
 		cfg, err := s.logConfig(m)
 		if err == nil {
