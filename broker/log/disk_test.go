@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/vfs/errorfs"
 	"runnel.dev/runnel/internal/vfs/memfs"
@@ -244,4 +245,38 @@ func TestReadsGoOnOnAReadOnlyFileSystem(t *testing.T) {
 	e.mustAppend(1, "writable again")
 	_ = e.l.Close()
 	e.host.close()
+}
+
+// TestASnapshotThatCannotBeSynced: retention must not go on after the one sync that would have told. A second try would succeed
+// and prove nothing.
+func TestASnapshotThatCannotBeSynced(t *testing.T) {
+	disk := newDisk(t)
+	fsys := errorfs.Wrap(disk, nil)
+	cfg := testConfig()
+	cfg.RetentionTime = time.Minute
+	e := newEnvOn(t, fsys, cfg, StartState{})
+	b := batch(t, 1, testStart.UnixMilli(), producerTag{1, 0, 0}, "x")
+	_, err := e.append(b, 0)
+	must(t, err)
+	must(t, e.host.round(e.l))
+	e.l.SetHighWatermark(1)
+	failed := false
+	fsys.SetInjector(func(op errorfs.Op) error {
+		if op.Kind == errorfs.Sync && strings.HasSuffix(op.Name, segment.ExtSnapshot) && !failed {
+			failed = true
+			return errorfs.LosePages(syscall.EIO)
+		}
+		return nil
+	})
+	later := e.clk.Now().Add(time.Hour)
+	if _, err := e.l.ApplyRetention(t.Context(), later); err == nil || !failed {
+		t.Fatalf("retention: %v", err)
+	}
+	if n, err := e.l.ApplyRetention(t.Context(), later); !errors.Is(err, ErrFailed) || n > 0 || e.l.LogStart() > 0 {
+		t.Errorf("retention goes on: %d segments, %v, log start %d", n, err, e.l.LogStart())
+	}
+	if len(e.host.mu.failed) == 0 || !errors.Is(e.host.mu.failed[0], ErrFailed) {
+		t.Errorf("the host was told %v", e.host.mu.failed)
+	}
+	e.closeAll()
 }

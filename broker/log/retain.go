@@ -140,9 +140,10 @@ func (l *Log) DeleteRecords(ctx context.Context, before int64) (newStart int64, 
 
 // moveStart raises the log start. Needs startMu.
 //
-// Crash windows: first the segment that becomes the first one, and its producer snapshot, are made durable. Until the journal has the new start, durably, nothing has changed. From then on a restart begins at
-// the new start and removes the segments below it. Files are unlinked last, when no reader can be told of them any
-// more; readers that pin one keep it.
+// Crash windows: first the segment that becomes the first one, and its producer snapshot, are made durable. Until the
+// journal has the new start, durably, nothing else has changed. From then on a restart begins at the new start and
+// removes the segments below it. Files are unlinked last, when no reader can be told of them any more; readers that pin
+// one keep it.
 func (l *Log) moveStart(ctx context.Context, start int64) error {
 	if s := find(l.segments(), start); s != nil && s != l.segments()[0] {
 		if err := l.keepSnapshot(s.Base()); err != nil {

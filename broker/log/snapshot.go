@@ -116,7 +116,10 @@ func (l *Log) keepSnapshot(base int64) error {
 	if err == nil {
 		err = l.fs.SyncDir(l.dir)
 	}
-	return err
+	if err != nil {
+		return l.syncFailed(err) // the next try would find clean pages, and unlink what the disk needs
+	}
+	return nil
 }
 
 func readSnapshot(fsys vfs.FS, dir string, offset int64) ([]ProducerState, error) {

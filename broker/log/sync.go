@@ -88,9 +88,7 @@ func (l *Log) CompleteSync(p SyncPoint, err error) {
 	}
 	l.mu.Unlock()
 	if err != nil {
-		failed := fmt.Errorf("%w: %w", ErrFailed, diskError(err))
-		l.setState(Failed, failed)
-		l.host.Failed(l, failed)
+		_ = l.syncFailed(err) // the Host knows
 		return
 	}
 	if void && l.end.Load() > l.flushed.Load() {
@@ -101,6 +99,14 @@ func (l *Log) CompleteSync(p SyncPoint, err error) {
 			f(moved)
 		}
 	}
+}
+
+// syncFailed makes the log Failed and tells the Host.
+func (l *Log) syncFailed(err error) error {
+	failed := fmt.Errorf("%w: %w", ErrFailed, diskError(err))
+	l.setState(Failed, failed)
+	l.host.Failed(l, failed)
+	return failed
 }
 
 // AbandonSync ends a round that will not sync the log: what it captured waits for the next one. The Host sees to it that

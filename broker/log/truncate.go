@@ -66,10 +66,7 @@ func (l *Log) Truncate(ctx context.Context, to int64) error {
 		return err
 	}
 	if err := l.cut(to); err != nil {
-		err = fmt.Errorf("%w: truncate to %d: %w", ErrFailed, to, diskError(err))
-		l.setState(Failed, err)
-		l.host.Failed(l, err)
-		return err
+		return l.syncFailed(fmt.Errorf("truncate to %d: %w", to, err))
 	}
 	l.w.tailDirty = false
 	return nil
