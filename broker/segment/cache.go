@@ -202,8 +202,9 @@ func (c *Cache) dropIndex(h *handle) {
 	}
 }
 
-// setIndex attaches a loaded index to a handle and accounts for it.
-func (c *Cache) setIndex(h *handle, li *loadedIndex) {
+// setIndex attaches a loaded index to a handle of s and accounts for it, as long as the handle is the cached one. It looks
+// after it has attached, and whoever takes the handle away drops the index afterwards: one of the two sees the other.
+func (c *Cache) setIndex(s *Segment, h *handle, li *loadedIndex) {
 	old := h.index.Swap(li)
 	c.mu.Lock()
 	c.mu.indexBytes += li.bytes()
@@ -211,6 +212,10 @@ func (c *Cache) setIndex(h *handle, li *loadedIndex) {
 		c.mu.indexBytes -= old.bytes()
 	}
 	c.mu.Unlock()
+	if s.handle.Load() != h {
+		c.dropIndex(h)
+		return
+	}
 	c.evict()
 }
 

@@ -36,7 +36,7 @@ func (s *Segment) load(h *handle, t *tail) (*loadedIndex, error) {
 	if err != nil {
 		return s.rebuildLocked(h)
 	}
-	s.cache.setIndex(h, li)
+	s.cache.setIndex(s, h, li)
 	return li, nil
 }
 
@@ -126,7 +126,7 @@ func (s *Segment) rebuildLocked(h *handle) (*loadedIndex, error) {
 		li.fileOffsets = o.Len()
 		_ = s.replaceIndex(o, m) // an index is a hint: the next reader rebuilds it again
 	}
-	s.cache.setIndex(h, li)
+	s.cache.setIndex(s, h, li)
 	return li, nil
 }
 

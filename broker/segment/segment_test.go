@@ -210,3 +210,24 @@ func TestTruncateSegment(t *testing.T) {
 	fill(t, s, 1)
 	s.Close()
 }
+
+// TestIndexOfARetiredSegment: a reader that loads an index while its segment is removed must not count against the cache for ever.
+func TestIndexOfARetiredSegment(t *testing.T) {
+	cache := NewCache(0, 0)
+	s, err := Create(newOptions(t, cache), 0)
+	must(t, err)
+	fill(t, s, 100)
+	must(t, s.FlushIndex())
+	h, err := s.acquire(false)
+	must(t, err)
+	s.Retire()
+	li, err := s.load(h, s.tail.Load())
+	must(t, err)
+	if li.offsets.Len() == 0 {
+		t.Fatal("nothing was loaded")
+	}
+	must(t, h.release())
+	if cache.mu.indexBytes != 0 {
+		t.Errorf("%d bytes of indexes are counted with no file open", cache.mu.indexBytes)
+	}
+}
