@@ -82,7 +82,7 @@ func (l *Log) duplicate(d pastBatch, cfg *Config) Appended {
 }
 
 // AppendAsFollower appends one batch that a leader stamped. It must begin at the log end (ErrNotContiguous); its epoch
-// must not be older than the log's (ErrFenced). Producer sequences were checked by the leader. b is borrowed.
+// must not be older than the log's (ErrFenced), and it must end behind its beginning (record.ErrInvalid). Producer sequences were checked by the leader. b is borrowed.
 func (l *Log) AppendAsFollower(b []byte) error {
 	h, err := record.ParseHeader(b)
 	if err != nil {
@@ -99,6 +99,9 @@ func (l *Log) AppendAsFollower(b []byte) error {
 	}
 	if end := l.end.Load(); h.BaseOffset != end {
 		return fmt.Errorf("%w: base offset %d, log end %d", ErrNotContiguous, h.BaseOffset, end)
+	}
+	if h.LastOffsetDelta < 0 || h.NextOffset() < h.BaseOffset {
+		return fmt.Errorf("append at %d: last offset delta is %d: %w", h.BaseOffset, h.LastOffsetDelta, record.ErrInvalid)
 	}
 	if err := l.assignEpochLocked(h.LeaderEpoch); err != nil {
 		return err

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+
+	"runnel.dev/runnel/record"
 )
 
 func TestAppendReadFlush(t *testing.T) {
@@ -41,4 +43,26 @@ func TestAppendReadFlush(t *testing.T) {
 		}
 	}
 	e.closeAll()
+}
+
+func TestAFollowersBatchMustHoldOffsets(t *testing.T) {
+	e := newEnv(t, testConfig())
+	b := batch(t, 1, 1, noProducer, "x")
+	b[23], b[24], b[25], b[26] = 0xff, 0xff, 0xff, 0xff // last offset delta -1
+	record.Stamp(b, 0, 1)
+	record.SetProducerOn(b, -1, -1, -1) // renews the checksum
+	if err := e.l.AppendAsFollower(b); !errors.Is(err, record.ErrInvalid) || e.l.Size() > 0 {
+		t.Errorf("append: %v, %d bytes", err, e.l.Size())
+	}
+}
+
+func TestAClosedLogLeavesItsDirectoryAlone(t *testing.T) {
+	e := newEnv(t, testConfig())
+	e.closeAll()
+	if err := e.l.UpdateTopic("other", nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("update: %v", err)
+	}
+	if m, err := ReadMeta(e.fs, testDir); err != nil || m.TopicName != "orders" {
+		t.Errorf("partition.meta says %q, %v", m.TopicName, err)
+	}
 }

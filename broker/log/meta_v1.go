@@ -66,10 +66,14 @@ func ReadMeta(fsys vfs.FS, dir string) (Meta, error) {
 	return decodeMeta(name, b)
 }
 
-// UpdateTopic replaces the topic's name and configuration in partition.meta, durably. Blocks on the disk.
+// UpdateTopic replaces the topic's name and configuration in partition.meta, durably. ErrClosed after Close: another log may
+// be in the directory by then. Blocks on the disk.
 func (l *Log) UpdateTopic(name string, config []byte) error {
 	l.startMu.Lock()
 	defer l.startMu.Unlock()
+	if s := l.state.Load(); s.Health == Offline {
+		return s.Err
+	}
 	m := l.Meta()
 	m.TopicName, m.TopicConfig = name, config
 	if err := replaceFile(l.fs, filepath.Join(l.dir, MetaFile), encodeMeta(m)); err != nil {
