@@ -326,6 +326,27 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) Wake() { c.n.Add(1) }
 
+// TestChangingOneOfManyWakersCopiesNone: a client that subscribed to one partition many times once made each change cost a copy.
+func TestChangingOneOfManyWakersCopiesNone(t *testing.T) {
+	f := setup(t)
+	wakers := make([]counter, 1000)
+	for i := range wakers {
+		f.p.AddWaker(&wakers[i])
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		f.p.RemoveWaker(&wakers[0])
+		f.p.AddWaker(&wakers[0])
+	}); n > 0 {
+		t.Errorf("%v allocations per change", n)
+	}
+	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	for i := range wakers {
+		if n := wakers[i].n.Load(); n != 1 {
+			t.Fatalf("waker %d was woken %d times", i, n)
+		}
+	}
+}
+
 func TestWakers(t *testing.T) {
 	f := setup(t)
 	var a, b counter

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,38 +13,42 @@ type Waker interface {
 	Wake()
 }
 
-// wakers is a set that is copied on change, so that waking takes no lock and allocates nothing.
+// wakers is a set whose members are copied when something is to be woken for the first time after a change: waking takes no lock
+// and allocates nothing, and a change costs the same however many wakers there are.
 type wakers struct {
-	mu  sync.Mutex
-	set atomic.Pointer[[]Waker]
+	mu      sync.Mutex
+	members map[Waker]struct{}
+	copied  atomic.Pointer[[]Waker] // nil after a change
 }
 
 // AddWaker registers w until RemoveWaker. A reader registers first and looks afterwards, and so misses nothing.
 func (p *Partition) AddWaker(w Waker) {
 	p.wakers.mu.Lock()
 	defer p.wakers.mu.Unlock()
-	next := append(slices.Clone(p.wakers.list()), w)
-	p.wakers.set.Store(&next)
+	if p.wakers.members == nil {
+		p.wakers.members = map[Waker]struct{}{}
+	}
+	p.wakers.members[w] = struct{}{}
+	p.wakers.copied.Store(nil)
 }
 
 // RemoveWaker ends a registration; a Wake that is under way may still arrive.
 func (p *Partition) RemoveWaker(w Waker) {
 	p.wakers.mu.Lock()
 	defer p.wakers.mu.Unlock()
-	old := p.wakers.list()
-	i := slices.Index(old, w)
-	if i < 0 {
-		return
-	}
-	next := slices.Delete(slices.Clone(old), i, i+1)
-	p.wakers.set.Store(&next)
+	delete(p.wakers.members, w)
+	p.wakers.copied.Store(nil)
 }
 
 func (w *wakers) list() []Waker {
-	if s := w.set.Load(); s != nil {
-		return *s
+	if c := w.copied.Load(); c != nil {
+		return *c
 	}
-	return nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := slices.Collect(maps.Keys(w.members))
+	w.copied.Store(&c)
+	return c
 }
 
 func (p *Partition) wake() {

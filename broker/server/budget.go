@@ -7,20 +7,28 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// overhead is what one request in flight costs beside its bytes.
-const overhead = 512
+const (
+	// overhead is what one request in flight costs beside its bytes.
+	overhead = 512
+	// answerOverhead is the same in the budget of a stream. It is larger than what an answer takes, because it alone bounds the
+	// answers that a client does not read: 16,384 by default.
+	answerOverhead = 4096
+)
 
 // budget bounds bytes in flight. Whoever wants more waits its turn, and does not read from its stream meanwhile.
 type budget struct {
 	sem  *semaphore.Weighted
 	size int64
+	each int64 // charged beside the bytes
 	used atomic.Int64
 }
 
-func newBudget(size int64) *budget { return &budget{sem: semaphore.NewWeighted(size), size: size} }
+func newBudget(size, each int64) *budget {
+	return &budget{sem: semaphore.NewWeighted(size), size: size, each: each}
+}
 
 // cost is what a batch is charged: never more than the whole budget, so that a large batch waits for an empty one.
-func (b *budget) cost(n int) int64 { return min(int64(n)+overhead, b.size) }
+func (b *budget) cost(n int) int64 { return min(int64(n)+b.each, b.size) }
 
 // acquire waits for room or for ctx.
 func (b *budget) acquire(ctx context.Context, n int) error {

@@ -68,11 +68,23 @@ func (st *fetchStream) enqueueLocked(s *subscription) {
 		return
 	}
 	s.queued = true
-	if st.mu.head > 0 && len(st.mu.ready) == cap(st.mu.ready) {
-		st.mu.ready = append(st.mu.ready[:0], st.mu.ready[st.mu.head:]...)
-		st.mu.head = 0
+	if len(st.mu.ready) == cap(st.mu.ready) {
+		st.compactLocked()
 	}
 	st.mu.ready = append(st.mu.ready, s)
+}
+
+// compactLocked drops what was served and what has ended, so that a client that adds and removes without end, while nothing can be
+// sent, does not make the queue grow.
+func (st *fetchStream) compactLocked() {
+	kept := st.mu.ready[:0]
+	for _, s := range st.mu.ready[st.mu.head:] {
+		if !s.ended {
+			kept = append(kept, s)
+		}
+	}
+	clear(st.mu.ready[len(kept):])
+	st.mu.ready, st.mu.head = kept, 0
 }
 
 func (st *fetchStream) wakeUp() {

@@ -19,12 +19,11 @@ import (
 // produceStream is one Produce call. The receiver validates and appends; acknowledgements, which come on sync goroutines, are
 // queued and sent by the handler.
 type produceStream struct {
-	l         *listener
-	grpc      grpc.ServerStream
-	ctx       context.Context //nolint:containedctx // the stream's own
-	bytes     *budget
-	validator *record.Validator
-	parts     map[partitionKey]*producePart
+	l     *listener
+	grpc  grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // the stream's own
+	bytes *budget
+	parts map[partitionKey]*producePart
 
 	signal chan struct{} // capacity 1: the queue or the end changed
 	mu     struct {
@@ -62,9 +61,13 @@ type produceWait struct {
 }
 
 // Acked implements partition.Waiter.
+//
+// The batch's bytes are gone by now, so its share of the server's budget goes back here: a client that does not read its answers
+// uses up the budget of its own stream, and never that of the other clients.
 func (w *produceWait) Acked(r partition.Result) {
 	w.result = r
 	st, part := w.st, w.part
+	st.l.budget.release(w.size)
 	st.mu.Lock()
 	dropped := st.mu.dropped
 	if !dropped {
@@ -93,11 +96,10 @@ func (l *listener) Produce(stream grpc.BidiStreamingServer[runnelv1.ProduceReque
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	st := &produceStream{
-		l: l, grpc: stream, ctx: ctx, bytes: newBudget(l.limits.StreamInFlightBytes), parts: map[partitionKey]*producePart{},
-		validator: l.validators.Get().(*record.Validator), signal: make(chan struct{}, 1),
+		l: l, grpc: stream, ctx: ctx, bytes: newBudget(l.limits.StreamInFlightBytes, answerOverhead),
+		parts: map[partitionKey]*producePart{}, signal: make(chan struct{}, 1),
 	}
 	l.receive(cancel, func() error {
-		defer l.validators.Put(st.validator)
 		if err := st.receive(); err != nil {
 			return err
 		}
@@ -210,10 +212,7 @@ func (st *produceStream) find(f *codec.ProduceFrame) (*producePart, error) {
 }
 
 func (st *produceStream) validate(f *codec.ProduceFrame, p *partition.Partition) (record.Header, error) {
-	cfg := p.Config()
-	return st.validator.Validate(f.Batch(), record.Limits{
-		MaxBatchBytes: cfg.MaxBatchBytes, NowMS: st.l.cfg.Clock.Now().UnixMilli(), MaxAheadMS: cfg.MaxTimestampAhead.Milliseconds(),
-	})
+	return st.l.validate(st.ctx, f.Batch(), p.Config())
 }
 
 // send sends answers until everything is answered and nothing more can come.
@@ -275,10 +274,9 @@ func (st *produceStream) fill(resp *runnelv1.ProduceResponse, w *produceWait) {
 	st.l.metrics.producedRecords.Add(float64(w.records))
 }
 
-// done gives a batch's share of the budgets back.
+// done gives a batch's share of the stream's budget back.
 func (st *produceStream) done(w *produceWait) {
 	st.bytes.release(w.size)
-	st.l.budget.release(w.size)
 	st.mu.Lock()
 	st.mu.outstanding--
 	st.mu.Unlock()
@@ -286,7 +284,7 @@ func (st *produceStream) done(w *produceWait) {
 	st.l.waits.Put(w)
 }
 
-// drop gives up on answers, because the stream is gone: from here on they only give their budget back.
+// drop gives up on answers, because the stream is gone: from here on they only give their share of the budget back.
 func (st *produceStream) drop() {
 	st.mu.Lock()
 	queue := st.mu.queue

@@ -233,12 +233,7 @@ func (p *publish) produce(ctx context.Context, b *publishBatch) error {
 	if err != nil {
 		return partitionFault(err)
 	}
-	cfg := host.Config()
-	v := p.l.validators.Get().(*record.Validator)
-	h, err := v.Validate(b.bytes, record.Limits{
-		MaxBatchBytes: cfg.MaxBatchBytes, NowMS: p.l.cfg.Clock.Now().UnixMilli(), MaxAheadMS: cfg.MaxTimestampAhead.Milliseconds(),
-	})
-	p.l.validators.Put(v)
+	h, err := p.l.validate(ctx, b.bytes, host.Config())
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,9 @@ type Server struct {
 	codec   *codec.Codec
 	health  *health.Server
 	budget  *budget
-	spread  atomic.Uint32 // where the next record without key and partition goes
+	// unpacked bounds what compressed batches expand to while they are checked.
+	unpacked *budget
+	spread   atomic.Uint32 // where the next record without key and partition goes
 
 	validators sync.Pool // of *record.Validator
 	waits      sync.Pool // of *produceWait
@@ -79,7 +81,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.validators.New = func() any { return &record.Validator{} }
 	s.waits.New = func() any { return &produceWait{} }
-	s.budget = newBudget(s.limits.InFlightBytes)
+	s.budget = newBudget(s.limits.InFlightBytes, overhead)
+	s.unpacked = newUnpackBudget()
 	m, err := newMetrics(cfg.Registerer, s.budget)
 	if err != nil {
 		return nil, err

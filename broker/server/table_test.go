@@ -62,7 +62,7 @@ func TestEveryCallIsListed(t *testing.T) {
 }
 
 func TestErrorTable(t *testing.T) {
-	m, err := newMetrics(prometheus.NewRegistry(), newBudget(1))
+	m, err := newMetrics(prometheus.NewRegistry(), newBudget(1, overhead))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestErrorTable(t *testing.T) {
 }
 
 func TestBudgetThrottle(t *testing.T) {
-	b := newBudget(100_000)
+	b := newBudget(100_000, overhead)
 	if b.throttleMS() != 0 {
 		t.Fatal("throttled while empty")
 	}
