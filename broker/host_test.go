@@ -1,0 +1,239 @@
+package broker
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/internal/ids"
+)
+
+var startOfLog log.StartState
+
+// TestPlan is what a pass decides for one partition.
+func TestPlan(t *testing.T) {
+	f := newFixture(t)
+	own := f.store.StorageID()
+	elsewhere := ids.NewStorageID()
+	tp := topic("t")
+	fresh := part(tp)
+	there := topic("there")
+	id := f.log(part(there))
+	for name, tt := range map[string]struct {
+		topic *metadata.Topic
+		part  *metadata.Partition
+		// How many of each the plan has.
+		create, confirm, marks, purge, roles, configs int
+		leading                                       bool
+	}{
+		"a new partition is created": {topic: tp, part: fresh, create: 1, configs: 1},
+		"another broker's is not ours": {topic: tp, part: func() *metadata.Partition {
+			p := fresh.Clone()
+			p.Replicas = []int32{me + 1}
+			return p
+		}()},
+		"a directory that was not confirmed yet is confirmed": {topic: there, part: part(there), confirm: 1, roles: 1, configs: 1},
+		"one that another storage had confirmed is confirmed anew": {topic: there, part: func() *metadata.Partition {
+			p := part(there)
+			p.ISR = []metadata.Member{{BrokerID: me, StorageID: elsewhere, LogID: ids.NewLogID()}}
+			return p
+		}(), confirm: 1, roles: 1, configs: 1},
+		"what we lead is led": {topic: there, part: f.led(part(there), id), roles: 1, configs: 1, leading: true},
+		"under an earlier registration we lead nothing": {topic: there, part: func() *metadata.Partition {
+			p := f.led(part(there), id)
+			p.LeaderBrokerEpoch--
+			return p
+		}(), roles: 1, configs: 1},
+		"with another log than the cluster counts on we lead nothing": {topic: there, part: f.led(part(there), ids.NewLogID()), roles: 1, configs: 1},
+		"with another storage than the cluster counts on we lead nothing": {topic: there, part: func() *metadata.Partition {
+			p := f.led(part(there), id)
+			p.ISR[0].StorageID = elsewhere
+			return p
+		}(), roles: 1, configs: 1},
+		"a log that the cluster counts on and that is gone is reported, never made anew": {topic: tp, part: f.led(fresh, ids.NewLogID()), marks: 1, configs: 1},
+		"a log that was led before, and that the cluster counts on no more, is neither made nor reported": {topic: tp, part: func() *metadata.Partition {
+			p := f.led(fresh, ids.NewLogID())
+			p.ISR, p.Leader = nil, metadata.NoLeader
+			return p
+		}(), configs: 1},
+		"a deleted topic is purged": {topic: func() *metadata.Topic {
+			d := *there
+			d.State = metadata.TopicDeleting
+			return &d
+		}(), part: f.led(part(there), id), purge: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w plan
+			w.add(f.host, state(10, []*metadata.Topic{tt.topic}, tt.part), tt.topic)
+			got := [...]int{len(w.create), len(w.confirm), len(w.marks), len(w.purge), len(w.roles), len(w.configs)}
+			want := [...]int{tt.create, tt.confirm, tt.marks, tt.purge, tt.roles, tt.configs}
+			if got != want {
+				t.Errorf("create, confirm, mark, purge, assign, configure: %v, want %v", got, want)
+			}
+			if len(w.roles) == 1 && w.roles[0].role.Leading != tt.leading {
+				t.Errorf("role %+v, want leading %v", w.roles[0].role, tt.leading)
+			}
+			for _, m := range w.marks {
+				if m.Kind != metadata.MarkFailed || m.LogID != tt.part.ISR[0].LogID {
+					t.Errorf("mark %+v", m)
+				}
+			}
+		})
+	}
+	if own == elsewhere {
+		t.Fatal("storage ids repeat")
+	}
+}
+
+// A mark is written once: the state shows it.
+func TestMarkIsNotRepeated(t *testing.T) {
+	f := newFixture(t)
+	tp := topic("t")
+	p := f.led(part(tp), ids.NewLogID())
+	s := metadata.NewState(metadata.Contents{
+		Topics: []*metadata.Topic{tp}, Partitions: []*metadata.Partition{p},
+		Storages: []*metadata.Storage{{BrokerID: me, StorageID: f.store.StorageID(), Marks: []metadata.Mark{{Partition: p.PartitionRef, Kind: metadata.MarkFailed}}}},
+	})
+	var w plan
+	w.add(f.host, s, tp)
+	if len(w.marks) != 0 {
+		t.Errorf("marks %+v", w.marks)
+	}
+}
+
+// TestPass carries decisions out, over the life of a topic.
+func TestPass(t *testing.T) {
+	f := newFixture(t)
+	tp := topic("t")
+	p := part(tp)
+	if n := f.missing.Load(); n != -1 {
+		t.Errorf("before the first pass %d partitions are missing", n)
+	}
+
+	// The directory is made; confirming fails, because etcd has no such partition: that is tried again.
+	first := state(10, []*metadata.Topic{tp}, p)
+	f.pass(t.Context(), first, nil)
+	l, ok := f.store.Log(tp.ID, 0)
+	if !ok {
+		t.Fatal("no directory was made")
+	}
+	if n := f.missing.Load(); n != 1 {
+		t.Errorf("%d partitions are missing before the election, want 1", n)
+	}
+	if f.view.Snapshot().Revision != 10 {
+		t.Errorf("clients see revision %d", f.view.Snapshot().Revision)
+	}
+
+	lead := f.led(p, l.LogID())
+	second := state(11, []*metadata.Topic{tp}, lead)
+	if f.pass(t.Context(), second, first) {
+		t.Error("nothing can have failed")
+	}
+	here, ok := f.lookup(p.PartitionRef)
+	if !ok || !here.Role().Leading || here.Role().Epoch != 1 || f.missing.Load() != 0 {
+		t.Fatalf("not led: %v, missing %d", ok, f.missing.Load())
+	}
+	if found, err := f.Lookup(tp.ID, 0); err != nil || found != here {
+		t.Errorf("Lookup() = %v, %v", found, err)
+	}
+
+	// A new setting reaches the log and the directory.
+	changed := *tp
+	changed.Config, changed.Generation = &runnelv1.TopicConfig{MaxBatchBytes: proto.Int32(2048)}, 2
+	third := state(12, []*metadata.Topic{&changed}, lead)
+	if f.pass(t.Context(), third, second) {
+		t.Error("nothing can have failed")
+	}
+	if got := here.Config().MaxBatchBytes; got != 2048 {
+		t.Errorf("the log takes batches of %d bytes", got)
+	}
+
+	// Leadership goes to another registration of this broker: not this process's.
+	moved := lead.Clone()
+	moved.LeaderEpoch, moved.LeaderBrokerEpoch = 2, f.reg.Epoch()+5
+	fourth := state(13, []*metadata.Topic{&changed}, moved)
+	f.pass(t.Context(), fourth, third)
+	if here.Role().Leading {
+		t.Error("still leading under another registration's epoch")
+	}
+	if _, err := here.Latest(-1); !errors.Is(err, partition.ErrNotLeader) {
+		t.Errorf("Latest() = %v", err)
+	}
+
+	gone := changed
+	gone.State = metadata.TopicDeleting
+	fifth := state(14, []*metadata.Topic{&gone}, moved)
+	f.pass(t.Context(), fifth, fourth)
+	if _, ok := f.lookup(p.PartitionRef); ok {
+		t.Error("a deleted partition is still served")
+	}
+	if _, err := f.disk.Stat(filepath.Join("/data", tp.ID.String(), "0")); err == nil {
+		t.Error("the deleted partition's directory is still there")
+	}
+	if f.missing.Load() != 0 {
+		t.Errorf("%d partitions are missing", f.missing.Load())
+	}
+}
+
+// A position that cannot be saved holds everything back: leading under an epoch that a restart may not remember is not safe.
+func TestPassSavesThePositionFirst(t *testing.T) {
+	f := newFixture(t)
+	tp := topic("t")
+	if f.pass(t.Context(), state(10, nil), nil) {
+		t.Fatal("nothing can have failed")
+	}
+	f.disk.SetCapacity(1)
+	if !f.pass(t.Context(), state(11, []*metadata.Topic{tp}, part(tp)), nil) {
+		t.Error("the pass says that all is well")
+	}
+	if _, ok := f.store.Log(tp.ID, 0); ok {
+		t.Error("a directory was made")
+	}
+	if f.view.Snapshot().Revision != 10 {
+		t.Errorf("clients see revision %d", f.view.Snapshot().Revision)
+	}
+	f.disk.SetCapacity(1 << 40)
+	f.pass(t.Context(), state(11, []*metadata.Topic{tp}, part(tp)), nil)
+	if _, ok := f.store.Log(tp.ID, 0); !ok || f.view.Snapshot().Revision != 11 {
+		t.Error("the pass was not made up for")
+	}
+}
+
+func TestLookupSaysWhy(t *testing.T) {
+	f := newFixture(t)
+	_, err := f.Lookup(ids.NewTopicID(), 0)
+	var unknown *partition.UnknownError
+	if !errors.As(err, &unknown) {
+		t.Errorf("a topic that nobody knows: %v", err)
+	}
+}
+
+// Storage that has ended answers nobody any more: what waits is told, and nothing new is taken.
+func TestFailedStorageEndsPartitions(t *testing.T) {
+	f := newFixture(t)
+	tp := topic("t")
+	p := part(tp)
+	s := state(10, []*metadata.Topic{tp}, f.led(p, f.log(p)))
+	f.pass(t.Context(), s, nil)
+	here, _ := f.lookup(p.PartitionRef)
+	if !here.Role().Leading {
+		t.Fatal("not leading")
+	}
+	f.fail(errors.New("disk"))
+	if _, err := here.Latest(-1); !errors.Is(err, partition.ErrClosed) {
+		t.Errorf("Latest() = %v", err)
+	}
+	// Neither does what is made afterwards.
+	later := topic("later")
+	q := part(later)
+	f.pass(t.Context(), state(11, []*metadata.Topic{tp, later}, f.led(p, ids.NewLogID()), f.led(q, f.log(q))), s)
+	if there, ok := f.lookup(q.PartitionRef); !ok || there.Role().Leading {
+		t.Errorf("a partition made afterwards: %v", ok)
+	}
+}
