@@ -97,6 +97,7 @@ func (c *Client) NewConsumer(opts ...ConsumerOption) (*Consumer, error) {
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())
 	cs.wg.Go(cs.resolveLoop)
 	cs.wg.Go(cs.awaitTopics)
+	cs.wg.Go(cs.watchOutages)
 	for name := range cs.mu.topics {
 		c.meta.watch(name)
 	}
@@ -135,7 +136,9 @@ func (cs *Consumer) wake() {
 
 // Records yields records until ctx ends, or the end is reached with [UntilEnd]. Records of one partition come in offset order.
 // Each is valid until the next one. An error concerns one partition (errors.As *PartitionError) and iteration goes on, except
-// when it is ErrClosed. Breaking off and calling Records again continues behind the last record.
+// when it is ErrClosed. A partition that cannot be read, e.g. because it has no leader, is reported once with ErrStalled and read
+// on as soon as that is possible, or given up with [UntilEnd]. Breaking off and calling Records again continues behind the last
+// record.
 func (cs *Consumer) Records(ctx context.Context) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		for ctx.Err() == nil {
@@ -228,6 +231,9 @@ func (cs *Consumer) take() (it item, ok bool, err error) {
 			it.free()
 		case it.jump:
 			it.claim.jump(it.next)
+			if it.claim.reachedEnd() {
+				cs.doneLocked(it.claim.sub)
+			}
 		default:
 			return it, true, nil
 		}

@@ -281,6 +281,7 @@ func (cs *Consumer) arrivedLocked(st *fetchStream, cl *claim, frame *codec.Fetch
 	it.batch = frame.TakeBatch()
 	cl.next = frame.NextOffset
 	cl.sub.back.reset()
+	cl.sub.outage = outage{asked: cl.id}
 	cs.pushLocked(it)
 	cs.c.cfg.hooks.Fetched(FetchedFrame{TopicPartition: cl.sub.tp, Bytes: it.batch.Len(), NextOffset: it.next, HighWatermark: it.hw})
 }

@@ -33,6 +33,7 @@ type subscription struct {
 
 	back    backoff
 	retryAt time.Time
+	outage  outage
 }
 
 // claim is one uninterrupted reading of a partition.
@@ -227,6 +228,7 @@ func (cs *Consumer) reconcileLocked(s *subscription) {
 
 // retryLocked tries the partition again after a pause.
 func (cs *Consumer) retryLocked(s *subscription, cause error) {
+	s.outage.cause = cause
 	wait := s.back.next()
 	s.retryAt = cs.c.cfg.clock.Now().Add(wait)
 	cs.c.cfg.hooks.Retried(s.tp, cause, wait)

@@ -47,6 +47,9 @@ var (
 	ErrInvalidArgument = errors.New("invalid argument")
 	// ErrCorrupt: bytes that were read are not what was written.
 	ErrCorrupt = errors.New("corrupt data")
+	// ErrStalled: a consumer could not read a partition for a RequestTimeout, or a broker says that waiting will not help. The
+	// cause is wrapped beside it. Reading goes on by itself once it can, except with [UntilEnd].
+	ErrStalled = errors.New("not readable")
 	// ErrUnavailable: no broker could be reached, or the one that is needed could not.
 	ErrUnavailable = errors.New("unavailable")
 )

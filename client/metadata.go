@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -117,12 +118,34 @@ func (m *metadata) topic(ctx context.Context, name string) (*topicMeta, error) {
 	return m.topicUnless(ctx, nil, name)
 }
 
+// checkTopicName keeps names that no topic can have out of the watch: a broker refuses a watch for such a name as a whole, and names
+// are never taken out of it again.
+func checkTopicName(name string) error {
+	ok := len(name) >= 1 && len(name) <= maxTopicName && name != "." && name != ".." && !strings.HasPrefix(name, "__")
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
+	}
+	if ok {
+		return nil
+	}
+	if len(name) > maxTopicName {
+		return fmt.Errorf("%w: the topic name is %d bytes long, want 1 to %d", ErrInvalidArgument, len(name), maxTopicName)
+	}
+	return fmt.Errorf("%w: topic name %q, want letters, digits, '.', '_' and '-', not beginning with \"__\", and not \".\" or \"..\"", ErrInvalidArgument, name)
+}
+
+const maxTopicName = 249
+
 // topicUnless is topic that also gives up, with ErrClosed, once closed is closed.
 func (m *metadata) topicUnless(ctx context.Context, closed <-chan struct{}, name string) (*topicMeta, error) {
 	// A topic that is being created is there before its partitions are.
 	usable := func(s *snapshot) bool { t := s.topics[name]; return t != nil && len(t.partitions) > 0 }
 	if s := m.snapshot(); usable(s) {
 		return s.topics[name], nil
+	}
+	if err := checkTopicName(name); err != nil {
+		return nil, err
 	}
 	m.watch(name)
 	known := func(s *snapshot) bool { return s.topics[name] != nil || s.missing[name] }
@@ -272,6 +295,9 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 
 // apply makes the next snapshot from an answer and publishes it.
 func (m *metadata) apply(r *runnelv1.WatchResponse) error {
+	if r.GetSnapshot() && r.GetClusterId() == "" {
+		return fmt.Errorf("%w: the broker does not know its cluster yet", ErrUnavailable) // what it calls missing may exist
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := m.snapshot()

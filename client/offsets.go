@@ -12,38 +12,28 @@ import (
 	"google.golang.org/grpc/codes"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/internal/clock"
 )
 
-// ListOffsets looks pos up in partitions, at their leaders. The results come in the order of tps, an error of one partition in
-// its result. The error of the call joins those.
+// ListOffsets looks pos up in partitions, at their leaders; what can succeed later, e.g. because a leader has moved, is tried again for
+// up to a RequestTimeout. The results come in the order of tps, an error of one partition in its result. The error of the call
+// joins those.
 func (a *Admin) ListOffsets(ctx context.Context, pos Position, tps ...TopicPartition) ([]OffsetInfo, error) {
 	out := make([]OffsetInfo, len(tps))
-	groups := make(map[int32][]int)
-	metas := make([]*topicMeta, len(tps))
+	left := make([]int, len(tps))
 	for i, tp := range tps {
-		out[i].TopicPartition = tp
-		meta, err := a.partitionMeta(ctx, tp)
-		if err != nil {
-			out[i].Err = err
-			continue
+		out[i].TopicPartition, left[i] = tp, i
+	}
+	patience, cancel := a.c.request(ctx)
+	defer cancel()
+	var back backoff
+	for {
+		a.listOnce(ctx, pos, out, left)
+		left = slices.DeleteFunc(left, func(i int) bool { return out[i].Err == nil || !transient(out[i].Err) })
+		if len(left) == 0 || clock.Sleep(patience, a.c.cfg.clock, back.next()) != nil {
+			break
 		}
-		metas[i] = meta
-		leader := meta.partitions[tp.Partition].leader
-		groups[leader] = append(groups[leader], i)
 	}
-	var wg sync.WaitGroup
-	for leader, idx := range groups {
-		wg.Go(func() {
-			qs := make([]offsetQuery, len(idx))
-			for k, i := range idx {
-				qs[k] = offsetQuery{tp: tps[i], id: metas[i].id, epoch: metas[i].partitions[tps[i].Partition].leaderEpoch, pos: pos}
-			}
-			for k, res := range a.c.listOffsets(ctx, leader, qs) {
-				out[idx[k]] = res
-			}
-		})
-	}
-	wg.Wait()
 	errs := make([]error, 0, len(out))
 	for i := range out {
 		if out[i].Err != nil {
@@ -51,6 +41,36 @@ func (a *Admin) ListOffsets(ctx context.Context, pos Position, tps ...TopicParti
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// listOnce asks each leader once for the partitions of out that indexes name.
+func (a *Admin) listOnce(ctx context.Context, pos Position, out []OffsetInfo, indexes []int) {
+	groups := make(map[int32][]int)
+	queries := make(map[int]offsetQuery, len(indexes))
+	for _, i := range indexes {
+		tp := out[i].TopicPartition
+		meta, err := a.partitionMeta(ctx, tp)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		p := meta.partitions[tp.Partition]
+		queries[i] = offsetQuery{tp: tp, id: meta.id, epoch: p.leaderEpoch, pos: pos}
+		groups[p.leader] = append(groups[p.leader], i)
+	}
+	var wg sync.WaitGroup
+	for leader, idx := range groups {
+		wg.Go(func() {
+			qs := make([]offsetQuery, len(idx))
+			for k, i := range idx {
+				qs[k] = queries[i]
+			}
+			for k, res := range a.c.listOffsets(ctx, leader, qs) {
+				out[idx[k]] = res
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // EndOffsets returns the high watermarks of all partitions of topics: where reading is up to date now.
@@ -108,7 +128,7 @@ func (c *Client) listOffsets(ctx context.Context, leader int32, qs []offsetQuery
 	}
 	address := c.meta.snapshot().address(leader)
 	if address == "" {
-		return fail(&Error{Code: codes.Unavailable, Message: fmt.Sprintf("the partition has no leader that can be reached (broker %d)", leader), retriable: true})
+		return fail(&Error{Code: codes.Unavailable, Message: noLeader(leader), retriable: true})
 	}
 	cc, err := c.conns.get(address, forControl)
 	if err != nil {
@@ -140,6 +160,13 @@ func (c *Client) listOffsets(ctx context.Context, leader int32, qs []offsetQuery
 		}
 	}
 	return out
+}
+
+func noLeader(id int32) string {
+	if id < 0 {
+		return "the partition has no leader"
+	}
+	return fmt.Sprintf("the partition's leader, broker %d, has no known address", id)
 }
 
 func (p Position) proto() *runnelv1.Position {

@@ -198,10 +198,13 @@ func newConsumerConfig(opts []ConsumerOption) (consumerConfig, error) {
 	}
 	check(len(cfg.topics)+len(cfg.partitions) > 0, "a consumer needs Topics or Partitions")
 	for _, name := range cfg.topics {
-		check(name != "", "Topics: empty name")
+		err := checkTopicName(name)
+		check(err == nil, "Topics: %w", err)
 	}
 	for _, tp := range cfg.partitions {
-		check(tp.Topic != "" && tp.Partition >= 0, "Partitions: %q partition %d is not a partition", tp.Topic, tp.Partition)
+		err := checkTopicName(tp.Topic)
+		check(err == nil, "Partitions: %w", err)
+		check(tp.Partition >= 0, "Partitions: partition %d of %q is negative", tp.Partition, tp.Topic)
 	}
 	check(cfg.from.kind != posOffset || cfg.from.value >= 0, "From: offset %d is negative", cfg.from.value)
 	check(cfg.outOfRange >= FailOutOfRange && cfg.outOfRange <= ResetToLatest, "unknown out-of-range policy %d", cfg.outOfRange)
@@ -251,5 +254,6 @@ func StreamCredit(bytes int64) ConsumerOption {
 	return func(c *consumerConfig) { c.streamCredit = bytes }
 }
 
-// UntilEnd ends the iteration once every partition has been read up to the high watermark that it had when reading began.
+// UntilEnd ends the iteration once every partition has been read up to the high watermark that it had when reading began. A
+// partition that cannot be read for a RequestTimeout is reported (ErrStalled) and given up, so that the end always comes.
 func UntilEnd() ConsumerOption { return func(c *consumerConfig) { c.untilEnd = true } }
