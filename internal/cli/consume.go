@@ -102,7 +102,11 @@ func (a *app) consume(c *cobra.Command, topic string, f consumeFlags) error {
 		if err != nil {
 			return err
 		}
-		err = a.readAll(ctx, cs, f.number, render)
+		rd := &reading{render: render, limit: f.number, untilEnd: f.untilEnd, partitions: int(t.Partitions)}
+		if len(f.partitions) > 0 {
+			rd.partitions = len(f.partitions)
+		}
+		err = a.readAll(ctx, cs, rd)
 		return errors.Join(err, cs.Close(context.WithoutCancel(ctx)))
 	})
 }
@@ -126,27 +130,55 @@ func consumerOptions(t client.Topic, from client.Position, f consumeFlags) ([]cl
 
 // reading prints records. It is used by one goroutine.
 type reading struct {
-	out      *output
-	render   renderer
-	n, limit int64 // limit 0: none
+	out        *output
+	render     renderer
+	n, limit   int64 // limit 0: none
+	untilEnd   bool
+	partitions int // that are read
+	failed     int // of those, with untilEnd
 }
 
-// readAll prints records until limit (0: none), the end, an error, or the end of ctx, which is none.
-func (a *app) readAll(ctx context.Context, cs *client.Consumer, limit int64, render renderer) error {
+// readAll prints records until the limit, the end, an error, or the end of ctx, which is none.
+func (a *app) readAll(ctx context.Context, cs *client.Consumer, rd *reading) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	rd := &reading{out: a.startOutput(cancel), render: render, limit: limit}
+	rd.out = a.startOutput(cancel)
 	var err error
-	for err == nil && (limit == 0 || rd.n < limit) {
+	for err == nil && (rd.limit == 0 || rd.n < rd.limit) {
 		var batch *client.Batch
 		if batch, err = cs.Poll(ctx); err == nil {
 			err = rd.out.write(func(b []byte) ([]byte, error) { return rd.batchLocked(b, batch) })
 		}
+		err = a.goOn(rd, err)
 	}
 	if errors.Is(err, io.EOF) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = nil
+		err = rd.incomplete()
 	}
 	return adviseReading(errors.Join(err, rd.out.close()))
+}
+
+// goOn prints errors that do not end the reading, those of one partition while others are read on, and returns nil for them.
+func (a *app) goOn(rd *reading, err error) error {
+	if _, ok := errors.AsType[*client.PartitionError](err); !ok || !rd.untilEnd && !errors.Is(err, client.ErrStalled) {
+		return err
+	}
+	if rd.untilEnd {
+		rd.failed++
+	}
+	fmt.Fprintln(a.Err, "runnel: "+sanitize(adviseReading(err).Error()))
+	return nil
+}
+
+// incomplete says at the end how much is missing.
+func (rd *reading) incomplete() error {
+	if rd.failed == 0 {
+		return nil
+	}
+	err := fmt.Errorf("%d of %d partitions were not read to the end", rd.failed, rd.partitions)
+	if rd.failed < rd.partitions {
+		return partialError{err}
+	}
+	return err
 }
 
 // batchLocked appends the records of a batch to b, and writes it whenever a block is full.
@@ -173,5 +205,18 @@ func adviseReading(err error) error {
 	if gone, ok := errors.AsType[*client.OffsetOutOfRangeError](err); ok {
 		return adviceError{err: err, advice: fmt.Sprintf("--from earliest, or an offset from %d to %d", gone.Earliest, gone.Latest)}
 	}
+	at, ok := errors.AsType[*client.PartitionError](err)
+	if !ok {
+		return err
+	}
+	if answer, ok := errors.AsType[*client.Error](err); ok && answer.Reason == reasonQuarantined {
+		return adviceError{err: err, advice: fmt.Sprintf("runnel partition recover %s %d, which shows what can be kept", cell(at.Topic), at.Partition)}
+	}
+	if errors.Is(err, client.ErrStalled) {
+		return adviceError{err: err, advice: "runnel partition describe " + cell(at.Topic)}
+	}
 	return err
 }
+
+// reasonQuarantined is the brokers' reason for a partition whose acknowledged records are damaged.
+const reasonQuarantined = "PARTITION_QUARANTINED"

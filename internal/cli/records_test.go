@@ -315,3 +315,17 @@ func TestBrokenPipeEndsQuietly(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// A partition that cannot be read is named, and the rest is printed.
+func TestConsumeUntilEndWithoutALeader(t *testing.T) {
+	s := newShell(t)
+	s.cluster.CreateTopic("t", 2)
+	s.cluster.Append("t", 1, "x")
+	s.cluster.MoveLeader("t", 0, -1)
+	r := s.run("consume", "t", "--until-end", "--timeout", "1s")
+	r.want(t, exitPartial, "t/0", "no leader", "Try: runnel partition describe t", "1 of 2 partitions were not read to the end")
+	if r.out != "x\n" {
+		t.Errorf("printed %q", r.out)
+	}
+	s.run("consume", "t", "-p", "0", "--until-end", "--timeout", "1s").want(t, exitFailed, "1 of 1 partitions")
+}
