@@ -135,7 +135,7 @@ func TestRollFaultsKeepTheOldSegment(t *testing.T) {
 		t.Run(ext, func(t *testing.T) {
 			e, fsys, disk := faulty(t)
 			fsys.SetInjector(func(op errorfs.Op) error {
-				if (op.Kind == errorfs.Create || op.Kind == errorfs.Write) && strings.HasSuffix(op.Name, ext) {
+				if (op.Kind == errorfs.Create || op.Kind == errorfs.Write) && strings.HasSuffix(strings.TrimSuffix(op.Name, tmpSuffix), ext) {
 					return syscall.ENOSPC
 				}
 				return nil

@@ -111,14 +111,19 @@ func (l *Log) createSegment(base int64) (*segment.Segment, error) {
 	return s, err
 }
 
-// writeSnapshot writes the producer state at offset and returns the open file, for a later sync.
+// writeSnapshot writes the producer state at offset and returns the open file, for a later sync. The file gets its name
+// when it is whole, so that whoever looks at a running log never finds half of one; after a crash it may be torn.
 func (l *Log) writeSnapshot(offset int64) (vfs.File, error) {
 	name := segment.Path(l.dir, offset, segment.ExtSnapshot)
-	f, err := createTruncated(l.fs, name)
+	f, err := createTruncated(l.fs, name+tmpSuffix)
 	if err != nil {
 		return nil, fmt.Errorf("write producer snapshot: %w", err)
 	}
-	if _, err := f.WriteAt(encodeSnapshot(offset, l.w.producers.export()), 0); err != nil {
+	_, err = f.WriteAt(encodeSnapshot(offset, l.w.producers.export()), 0)
+	if err == nil {
+		err = l.fs.Rename(name+tmpSuffix, name)
+	}
+	if err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("write producer snapshot %s: %w", name, err)
 	}
