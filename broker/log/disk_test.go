@@ -126,6 +126,8 @@ func TestTryResumeWithoutAppend(t *testing.T) {
 	if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 0); !errors.Is(err, ErrNoSpace) {
 		t.Fatalf("the host's word holds until TryResume: %v", err)
 	}
+	// A leader that is elected meanwhile can be read from.
+	must(t, e.l.AssignEpoch(7))
 	must(t, e.l.TryResume())
 	e.mustAppend(1, "again")
 }

@@ -88,8 +88,9 @@ func merge(sources ...[]EpochStart) lineage {
 func (l *Log) AssignEpoch(epoch int32) error {
 	l.appendMu.Lock()
 	defer l.appendMu.Unlock()
-	if err := l.writable(); err != nil {
-		return err
+	// A full disk is no reason: nothing is written before the epoch's first batch, and until then its leader can be read from.
+	if s := l.state.Load(); s.Health != Online && s.Health != ReadOnly {
+		return s.Err
 	}
 	return l.assignEpochLocked(epoch)
 }

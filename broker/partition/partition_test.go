@@ -497,3 +497,33 @@ func TestRefusalsDuringTruncationAreAnswered(t *testing.T) {
 type onAck func(partition.Result)
 
 func (f onAck) Acked(r partition.Result) { f(r) }
+
+// An epoch that cannot be begun ends the one before all the same: a newer one exists.
+func TestAnEpochThatCannotBeginEndsTheOneBefore(t *testing.T) {
+	f := setup(t)
+	f.produce("waits")
+	if err := f.log.AssignEpoch(9); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.p.SetRole(partition.Role{Leading: true, LeaderID: 7, Epoch: 2, ISR: []int32{7}, MinISR: 1}); !errors.Is(err, log.ErrFenced) {
+		t.Fatalf("%v", err)
+	}
+	if got := f.names("waits"); !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	f.produce("refused", func(p *partition.Produce) { p.InOrder = false })
+	if got := f.names("refused"); !errors.Is(got[0].Err, partition.ErrNotLeader) {
+		t.Fatalf("%v", got[0].Err)
+	}
+}
+
+// Epochs begin at 1. A client that leaves the field out sends 0 and means any.
+func TestEpochZeroIsAnyEpoch(t *testing.T) {
+	f := setup(t)
+	f.lead(3)
+	for epoch, want := range map[int32]error{-1: nil, 0: nil, 3: nil, 1: partition.ErrNotLeader, 4: partition.ErrUnknownEpoch} {
+		if _, err := f.p.Limits(epoch); !errors.Is(err, want) {
+			t.Errorf("epoch %d: %v, want %v", epoch, err, want)
+		}
+	}
+}

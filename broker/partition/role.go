@@ -29,7 +29,8 @@ type role struct {
 	closed     error
 }
 
-// admit checks the epoch that a request names (-1: any) and that this broker leads.
+// admit checks the epoch that a request names and that this broker leads. Epochs begin at 1; 0, which is what a plain client sends
+// that does not set the field, and -1 stand for any.
 func (r *role) admit(epoch int32) error {
 	switch {
 	case r.closed != nil:
@@ -38,15 +39,15 @@ func (r *role) admit(epoch int32) error {
 		return r.Damage
 	case epoch > r.Epoch:
 		return &UnknownEpochError{Asked: epoch, Known: r.Epoch}
-	case !r.Leading || epoch >= 0 && epoch < r.Epoch:
+	case !r.Leading || epoch > 0 && epoch < r.Epoch:
 		return &NotLeaderError{LeaderID: r.LeaderID, LeaderEpoch: r.Epoch}
 	}
 	return nil
 }
 
 // SetRole applies metadata. A role of an older epoch than the known one is ignored. When leadership begins, the epoch is recorded
-// at the log end; when it ends, everything that waits fails with ErrOutcomeUnknown. Readers are woken either way. Blocks for an
-// append that is in progress.
+// at the log end; an error means that it could not be, and nothing is led then. When leadership ends, everything that waits fails
+// with ErrOutcomeUnknown. Readers are woken either way. Blocks for an append that is in progress.
 func (p *Partition) SetRole(next Role) error {
 	p.produceMu.Lock()
 	defer p.produceMu.Unlock()
@@ -57,23 +58,26 @@ func (p *Partition) SetRole(next Role) error {
 	if next.Epoch < old.Epoch {
 		return nil
 	}
+	var err error
 	r := &role{Role: next}
 	if next.Leading {
 		r.epochStart = old.epochStart
 		if !old.Leading || old.Epoch != next.Epoch {
-			if err := p.log.AssignEpoch(next.Epoch); err != nil {
-				return fmt.Errorf("lead epoch %d: %w", next.Epoch, err)
+			// Whatever comes of it, what was led before is over: a newer epoch, or registration, exists.
+			if err = p.log.AssignEpoch(next.Epoch); err != nil {
+				err = fmt.Errorf("lead epoch %d: %w", next.Epoch, err)
+				r.Leading = false
 			}
 			r.epochStart = p.log.End()
 		}
 	}
 	p.role.Store(r)
-	if old.Leading && (!next.Leading || old.Epoch != next.Epoch) {
+	if old.Leading && (!r.Leading || old.Epoch != next.Epoch) {
 		p.failPending(&NotLeaderError{LeaderID: next.LeaderID, LeaderEpoch: next.Epoch})
 	}
 	p.settle()
 	p.wake()
-	return nil
+	return err
 }
 
 // Role returns the role in force. Its slices must not be changed.

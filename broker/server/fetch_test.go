@@ -214,6 +214,7 @@ func TestFetchErrorsEndTheSubscriptionAlone(t *testing.T) {
 	if _, err := f.cluster.parts[topic.ID][0].DeleteRecords(f.ctx(), 1); err != nil {
 		t.Fatal(err)
 	}
+	f.lead(topic, 2)
 	cases := map[string]struct {
 		change func(*runnelv1.FetchAdd)
 		code   codes.Code
@@ -230,7 +231,7 @@ func TestFetchErrorsEndTheSubscriptionAlone(t *testing.T) {
 		"negative partition":   {func(a *runnelv1.FetchAdd) { a.Partition = -5 }, codes.InvalidArgument, "INVALID_ARGUMENT", map[string]string{"value": "-5"}},
 		"newer leader epoch":   {func(a *runnelv1.FetchAdd) { a.LeaderEpoch = 3 }, codes.Unavailable, "UNKNOWN_LEADER_EPOCH", nil},
 		"error without credit": {func(a *runnelv1.FetchAdd) { a.Partition, a.CreditBytes = 9, 0 }, codes.NotFound, "UNKNOWN_PARTITION", nil},
-		"older leader epoch":   {func(a *runnelv1.FetchAdd) { a.LeaderEpoch = 0 }, codes.FailedPrecondition, "NOT_LEADER", nil},
+		"older leader epoch":   {func(a *runnelv1.FetchAdd) { a.LeaderEpoch = 1 }, codes.FailedPrecondition, "NOT_LEADER", nil},
 	}
 	s := f.fetch(&runnelv1.FetchRequest{StreamCreditBytes: plenty})
 	id := uint32(100)

@@ -279,6 +279,18 @@ func (f *fixture) topic(name string, partitions int) *server.Topic {
 	return f.cluster.create(name, partitions, nil)
 }
 
+// lead elects this broker again for all partitions of a topic.
+func (f *fixture) lead(t *server.Topic, epoch int32) {
+	f.Helper()
+	for _, p := range f.cluster.parts[t.ID] {
+		role := p.Role()
+		role.Epoch = epoch
+		if err := p.SetRole(role); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
 // produceStream sends and receives hot frames.
 type produceStream struct {
 	f *fixture

@@ -94,6 +94,7 @@ func TestHostileBatchesAreRefusedOneByOne(t *testing.T) {
 	f := setup(t)
 	f.syncing()
 	topic := f.cluster.create("t", 2, &runnelv1.TopicConfig{MaxBatchBytes: proto.Int32(4096)})
+	f.lead(topic, 2)
 	good := f.batch("good")
 	corrupt := bytes.Clone(good)
 	corrupt[len(corrupt)-1] ^= 1
@@ -131,8 +132,8 @@ func TestHostileBatchesAreRefusedOneByOne(t *testing.T) {
 		{"unknown partition", good, func(p *codec.ProduceFrame) { p.Partition = 2 }, codes.NotFound, "UNKNOWN_PARTITION", "2", "0 to 1"},
 		{"negative partition", good, func(p *codec.ProduceFrame) { p.Partition = -1 }, codes.InvalidArgument, "INVALID_ARGUMENT", "-1", "0 or more"},
 		{"unknown acks", good, func(p *codec.ProduceFrame) { p.Acks = 9 }, codes.InvalidArgument, "INVALID_ARGUMENT", "9", "0 (all), 1 (all) or 2 (leader)"},
-		{"newer epoch", good, func(p *codec.ProduceFrame) { p.LeaderEpoch = 2 }, codes.Unavailable, "UNKNOWN_LEADER_EPOCH", "", ""},
-		{"older epoch", good, func(p *codec.ProduceFrame) { p.LeaderEpoch = 0 }, codes.FailedPrecondition, "NOT_LEADER", "", ""},
+		{"newer epoch", good, func(p *codec.ProduceFrame) { p.LeaderEpoch = 3 }, codes.Unavailable, "UNKNOWN_LEADER_EPOCH", "", ""},
+		{"older epoch", good, func(p *codec.ProduceFrame) { p.LeaderEpoch = 1 }, codes.FailedPrecondition, "NOT_LEADER", "", ""},
 	}
 	s := f.produce(f.ctx())
 	for _, tc := range cases {

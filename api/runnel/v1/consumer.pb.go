@@ -126,7 +126,7 @@ type FetchAdd struct {
 	Partition int32  `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
 	// The next record wanted. Batches are sent whole, so the first may begin below it.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// The leader epoch that the client knows, or -1.
+	// The leader epoch that the client knows; 0 or -1: any.
 	LeaderEpoch int32 `protobuf:"varint,5,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	// Initial credit in bytes.
 	CreditBytes int64 `protobuf:"varint,6,opt,name=credit_bytes,json=creditBytes,proto3" json:"credit_bytes,omitempty"`
@@ -897,8 +897,9 @@ func (x *ListOffsetsRequest) GetIsolationLevel() IsolationLevel {
 type OffsetQuery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 bytes.
-	TopicId       []byte    `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
-	Partition     int32     `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	TopicId   []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition int32  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The leader epoch that the client knows; 0 or -1: any.
 	LeaderEpoch   int32     `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	At            *Position `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -29,7 +29,7 @@ type ProduceRequest struct {
 	// 16 bytes: the topic's id from Metadata. A recreated topic has another id, so a batch can never land in a namesake.
 	TopicId   []byte `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition int32  `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The leader epoch that the client learned, or -1. A newer epoch than the broker knows is answered with a retriable error.
+	// The leader epoch that the client learned; 0 or -1: any. A newer epoch than the broker knows is answered with a retriable error.
 	LeaderEpoch int32 `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	Acks        Acks  `protobuf:"varint,5,opt,name=acks,proto3,enum=runnel.v1.Acks" json:"acks,omitempty"`
 	// Exactly one RecordBatch v2 (docs/formats/record-batch.md).
