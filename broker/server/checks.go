@@ -51,6 +51,9 @@ func (s *Snapshot) topic(name string, id []byte) (*Topic, error) {
 		return nil, err
 	}
 	t, ok := s.active(name)
+	if !ok && s.ClusterID == "" {
+		return nil, errStarting
+	}
 	if !ok {
 		return nil, fmt.Errorf("%w: %s", errTopicNotFound, name)
 	}

@@ -44,6 +44,7 @@ var rules = []rule{
 	{errTopicRecreated, codes.FailedPrecondition, "TOPIC_RECREATED", false},
 	{errNotYet, codes.Unimplemented, "NOT_YET_AVAILABLE", false},
 	{errStopping, codes.Unavailable, "SHUTTING_DOWN", true},
+	{errStarting, codes.Unavailable, "STARTING", true},
 	{errInternal, codes.Internal, "INTERNAL", false},
 	{errUnlisted, codes.PermissionDenied, "UNLISTED_CALL", false},
 
@@ -113,6 +114,7 @@ var (
 	errTopicRecreated    = errors.New("the name belongs to another topic now")
 	errNotYet            = errors.New("not yet available")
 	errStopping          = errors.New("the broker is shutting down")
+	errStarting          = errors.New("the broker is starting and has not read the metadata yet")
 	errInternal          = errors.New("internal error")
 	errUnlisted          = errors.New("the call is not listed")
 )

@@ -3,15 +3,19 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 
 	"runnel.dev/runnel/api/runnel/codec"
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/broker/partition/partitiontest"
 	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/record"
 )
 
@@ -21,6 +25,7 @@ func bare(t *testing.T) *listener {
 	s := &Server{cfg: Config{Clock: clock.NewFake(time.UnixMilli(0))}, limits: Limits{}.withDefaults(), stopping: make(chan struct{})}
 	s.budget, s.unpacked = newBudget(s.limits.InFlightBytes, overhead), newUnpackBudget()
 	s.validators.New = func() any { return &record.Validator{} }
+	s.readers.New = func() any { r := newReader(); return &r }
 	s.waits.New = func() any { return &produceWait{} }
 	m, err := newMetrics(prometheus.NewRegistry(), s.budget)
 	if err != nil {
@@ -105,5 +110,58 @@ func TestAddingAndRemovingWithoutEndKeepsNothing(t *testing.T) {
 	}
 	if n := cap(st.mu.ready); n > 100 {
 		t.Fatalf("room for %d subscriptions in the queue, and none is left", n)
+	}
+}
+
+// sink takes what a subscriber sends, and calls f before it does.
+type sink struct {
+	grpc.ServerStreamingServer[runnelv1.SubscribeResponse]
+	f   func()
+	got []*runnelv1.SubscribedRecord
+}
+
+func (s *sink) Send(r *runnelv1.SubscribeResponse) error {
+	s.f()
+	s.got = append(s.got, slices.Clone(r.GetRecords())...)
+	return nil
+}
+
+// TestASlowSubscriberKeepsNoBombExpanded: each subscriber that did not read once kept a whole batch expanded in memory.
+func TestASlowSubscriberKeepsNoBombExpanded(t *testing.T) {
+	l := bare(t)
+	host := partitiontest.NewHost(t, l.cfg.Clock)
+	p := &subscribed{topic: &Topic{Name: "t"}, until: -1, p: host.Leader(ids.NewTopicID(), 0, 1, log.Config{MaxBatchBytes: 1 << 20, SegmentBytes: 1 << 30})}
+	b := record.NewBuilder(record.CodecGzip)
+	const records, size = 40, 512 << 10
+	for range records {
+		b.Append(0, nil, make([]byte, size), nil)
+	}
+	batch, err := b.Build(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &subscriber{l: l, left: -1, reader: l.readers.Get().(*record.Reader)}
+	out := &sink{f: func() {
+		if used := l.unpacked.used.Load(); used != 0 || s.reader.Size() > smallUnpacked {
+			t.Errorf("%d bytes are expanded, %d charged, while a client is waited for", s.reader.Size(), used)
+		}
+	}}
+	s.stream = out
+	passes := 0
+	for whole := false; !whole; passes++ {
+		if whole, err = s.batch(t.Context(), p, batch); err != nil || passes > 2*mostPasses {
+			t.Fatalf("pass %d: %v", passes, err)
+		}
+	}
+	if err := s.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if passes < 2 || len(out.got) != records {
+		t.Fatalf("%d records in %d passes", len(out.got), passes)
+	}
+	for i, r := range out.got {
+		if r.GetOffset() != int64(i) || len(r.GetValue()) != size {
+			t.Fatalf("record %d: offset %d, %d bytes", i, r.GetOffset(), len(r.GetValue()))
+		}
 	}
 }

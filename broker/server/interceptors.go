@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -25,6 +26,9 @@ func (l *listener) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err := listed(info.FullMethod); err != nil {
 		return nil, l.status(err)
 	}
+	if err := l.started(ctx, info.FullMethod); err != nil {
+		return nil, l.status(err)
+	}
 	resp, err = handler(ctx, req)
 	return resp, l.status(err)
 }
@@ -43,5 +47,33 @@ func (l *listener) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	if err := listed(info.FullMethod); err != nil {
 		return l.status(err)
 	}
+	if err := l.started(ss.Context(), info.FullMethod); err != nil {
+		return l.status(err)
+	}
 	return l.status(handler(srv, ss))
+}
+
+// started waits for the first metadata, for at most the time of a unary call: before it, every topic looks as if it did not exist.
+func (l *listener) started(ctx context.Context, method string) error {
+	if calls[method] == opPublic {
+		return nil
+	}
+	snap := l.cfg.Metadata.Snapshot()
+	if snap.ClusterID != "" {
+		return nil
+	}
+	timer := l.cfg.Clock.NewTimer(l.limits.UnaryTimeout)
+	defer timer.Stop()
+	for ; snap.ClusterID == ""; snap = l.cfg.Metadata.Snapshot() {
+		select {
+		case <-snap.Changed:
+		case <-timer.C():
+			return errStarting
+		case <-l.stopping:
+			return errStopping
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errStarting, ctx.Err())
+		}
+	}
+	return nil
 }

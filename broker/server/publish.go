@@ -200,7 +200,7 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// send appends all batches and waits for their outcomes. When ctx ends first, outcomes are unknown, and the call fails.
+// send appends all batches and waits for their outcomes. Those that have none when ctx ends are unknown.
 func (p *publish) send(ctx context.Context) error {
 	p.done = make(chan *publishBatch, len(p.batches))
 	for _, b := range p.batches {
@@ -209,12 +209,19 @@ func (p *publish) send(ctx context.Context) error {
 			p.done <- b
 		}
 	}
+	settled := make(map[*publishBatch]bool, len(p.batches))
 	for range p.batches {
 		select {
 		case b := <-p.done:
-			p.settle(b)
+			settled[b] = true
+			p.settle(b, b.result)
 		case <-ctx.Done():
-			return ctx.Err()
+			for _, b := range p.batches {
+				if !settled[b] {
+					p.settle(b, partition.Result{Err: fmt.Errorf("%w: no acknowledgement in time: %w", partition.ErrOutcomeUnknown, ctx.Err())})
+				}
+			}
+			return nil
 		}
 	}
 	return nil
@@ -247,11 +254,11 @@ func (p *publish) produce(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// settle writes a batch's outcome into the results of its records.
-func (p *publish) settle(b *publishBatch) {
-	if b.result.Err != nil {
+// settle writes r, a batch's outcome, into the results of its records.
+func (p *publish) settle(b *publishBatch, r partition.Result) {
+	if r.Err != nil {
 		p.l.metrics.refusedBatches.Inc()
-		e := p.l.item(b.result.Err)
+		e := p.l.item(r.Err)
 		for _, i := range b.records {
 			p.resp.Results[i].Error = e
 		}
@@ -260,10 +267,10 @@ func (p *publish) settle(b *publishBatch) {
 	p.l.metrics.producedBatches.Inc()
 	p.l.metrics.producedRecords.Add(float64(len(b.records)))
 	for n, i := range b.records {
-		r := p.resp.Results[i]
-		r.Offset, r.TimestampMs = b.result.Base+int64(n), b.times[n]
-		if b.result.AppendTimeMS >= 0 {
-			r.TimestampMs = b.result.AppendTimeMS
+		out := p.resp.Results[i]
+		out.Offset, out.TimestampMs = r.Base+int64(n), b.times[n]
+		if r.AppendTimeMS >= 0 {
+			out.TimestampMs = r.AppendTimeMS
 		}
 	}
 }

@@ -48,6 +48,7 @@ type Server struct {
 	spread   atomic.Uint32 // where the next record without key and partition goes
 
 	validators sync.Pool // of *record.Validator
+	readers    sync.Pool // of *record.Reader
 	waits      sync.Pool // of *produceWait
 
 	stopping chan struct{} // closed when Run begins to stop
@@ -80,6 +81,7 @@ func New(cfg Config) (*Server, error) {
 		stopping: make(chan struct{}),
 	}
 	s.validators.New = func() any { return &record.Validator{} }
+	s.readers.New = func() any { r := newReader(); return &r }
 	s.waits.New = func() any { return &produceWait{} }
 	s.budget = newBudget(s.limits.InFlightBytes, overhead)
 	s.unpacked = newUnpackBudget()

@@ -47,7 +47,8 @@ type Metadata interface {
 // Snapshot is the cluster at one moment. It is immutable; a topic or broker that did not change keeps its pointer from one
 // snapshot to the next, which is how watchers find changes.
 type Snapshot struct {
-	Revision     int64
+	Revision int64
+	// ClusterID is empty until the metadata was read. What a snapshot of before does not have, the cluster may have.
 	ClusterID    string
 	ControllerID int32     // -1: none
 	Brokers      []*Broker // live ones, by id

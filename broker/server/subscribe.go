@@ -30,10 +30,11 @@ type subscriber struct {
 	stream grpc.ServerStreamingServer[runnelv1.SubscribeResponse]
 	parts  []*subscribed
 	signal chan struct{}
-	reader record.Reader
+	reader *record.Reader // while reading
 	resp   runnelv1.SubscribeResponse
 	bytes  int   // of resp
 	left   int64 // records until the limit; -1: none
+	hold   hold
 }
 
 // subscribed is one partition of a Subscribe call.
@@ -69,7 +70,6 @@ func (l *listener) Subscribe(req *runnelv1.SubscribeRequest, stream grpc.ServerS
 	if req.GetMaxRecords() > 0 {
 		s.left = req.GetMaxRecords()
 	}
-	s.reader.SkipCRC = true // a read from the log has checked it
 	defer s.close()
 	if err := s.open(); err != nil {
 		return err
@@ -154,6 +154,9 @@ func (s *subscriber) fail(p *subscribed, err error) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
+	if err := s.letGo(); err != nil {
+		return err
+	}
 	return s.stream.Send(&runnelv1.SubscribeResponse{
 		Failed: &runnelv1.TopicPartition{Topic: p.topic.Name, Partition: p.number}, Error: s.l.item(err),
 	})
@@ -176,7 +179,7 @@ func (s *subscriber) run(ctx context.Context) error {
 				continue
 			}
 			if p.wake.ready.Load() {
-				more, err := s.read(p)
+				more, err := s.read(ctx, p)
 				if err != nil {
 					return err
 				}
@@ -207,7 +210,7 @@ func (s *subscriber) run(ctx context.Context) error {
 }
 
 // read sends the next batches of p, and reports whether there may be more.
-func (s *subscriber) read(p *subscribed) (more bool, err error) {
+func (s *subscriber) read(ctx context.Context, p *subscribed) (more bool, err error) {
 	p.wake.ready.Store(false) // before looking: what comes later sets it again
 	r, _, err := p.p.Read(p.offset, subscribeRead)
 	if err != nil {
@@ -229,15 +232,18 @@ func (s *subscriber) read(p *subscribed) (more bool, err error) {
 		return false, s.fail(p, err)
 	}
 	s.l.metrics.fetchedBytes.Add(float64(len(b)))
+	s.reader = s.l.readers.Get().(*record.Reader)
+	defer func() { s.l.readers.Put(s.reader); s.reader = nil }()
 	for batch, err := range record.Frames(b) {
-		if err == nil {
-			err = s.reader.Reset(batch)
-		}
 		if err != nil {
-			return false, s.fail(p, fmt.Errorf("%w: batch at or above offset %d: %w", log.ErrCorrupt, p.offset, err))
+			return false, s.fail(p, corrupt(p, err))
 		}
-		if err := s.records(p); err != nil {
+		whole, err := s.batch(ctx, p, batch)
+		if err != nil {
 			return false, err
+		}
+		if !whole {
+			return true, nil
 		}
 		if p.over || s.left == 0 {
 			return false, nil
@@ -246,7 +252,11 @@ func (s *subscriber) read(p *subscribed) (more bool, err error) {
 	return true, nil
 }
 
-// records sends the records of the batch that the reader holds.
+func corrupt(p *subscribed, err error) error {
+	return fmt.Errorf("%w: batch at or above offset %d: %w", log.ErrCorrupt, p.offset, err)
+}
+
+// records sends the records of the batch that the reader holds, until the hold is full.
 func (s *subscriber) records(p *subscribed) error {
 	var rec record.Record
 	for s.left != 0 && s.reader.Next(&rec) {
@@ -269,6 +279,9 @@ func (s *subscriber) records(p *subscribed) error {
 			if err := s.flush(); err != nil {
 				return err
 			}
+			if s.hold.full() {
+				return nil
+			}
 		}
 		s.resp.Records = append(s.resp.Records, out)
 		s.bytes += size
@@ -278,7 +291,7 @@ func (s *subscriber) records(p *subscribed) error {
 		}
 	}
 	if err := s.reader.Err(); err != nil {
-		return s.fail(p, fmt.Errorf("%w: batch at or above offset %d: %w", log.ErrCorrupt, p.offset, err))
+		return s.fail(p, corrupt(p, err))
 	}
 	if s.left != 0 {
 		p.offset = max(p.offset, s.reader.Header().NextOffset())
@@ -291,6 +304,11 @@ func (s *subscriber) records(p *subscribed) error {
 
 func (s *subscriber) flush() error {
 	if len(s.resp.GetRecords()) == 0 {
+		return nil
+	}
+	if s.hold.on {
+		s.hold.add(s.resp.GetRecords(), s.bytes)
+		s.resp.Records, s.bytes = nil, 0
 		return nil
 	}
 	err := s.stream.Send(&s.resp)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -42,10 +43,8 @@ func (l *listener) Watch(req *runnelv1.WatchRequest, stream grpc.ServerStreaming
 		w.names = slices.Compact(slices.Sorted(slices.Values(req.GetTopics())))
 	}
 	ctx := stream.Context()
-	if req.GetAutoCreate() {
-		if err := l.autoCreate(ctx, w.names); err != nil {
-			return err
-		}
+	if req.GetAutoCreate() && l.cfg.AutoCreateTopics {
+		l.autoCreate(ctx, w.names)
 	}
 	for first := true; ; first = false {
 		snap := l.cfg.Metadata.Snapshot()
@@ -81,21 +80,32 @@ func (l *listener) changed(ctx context.Context, snap *Snapshot) error {
 	}
 }
 
-// autoCreate creates the topics that do not exist, when the broker's configuration allows it; otherwise they are reported missing.
-func (l *listener) autoCreate(ctx context.Context, names []string) error {
-	if !l.cfg.AutoCreateTopics {
-		return nil
-	}
+// autoCreate creates the topics that do not exist. One that cannot be created is reported missing like any other, because the stream
+// serves the topics that do exist; it is tried again with the next stream.
+func (l *listener) autoCreate(ctx context.Context, names []string) {
+	ctx, cancel := context.WithTimeout(ctx, l.limits.UnaryTimeout)
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-l.stopping:
+			cancel()
+		case <-ended:
+		}
+	}()
 	for _, name := range names {
 		if _, ok := l.cfg.Metadata.Snapshot().Topics[name]; ok {
 			continue
 		}
 		_, err := l.cfg.Topics.CreateTopic(ctx, &runnelv1.CreateTopicRequest{Name: name})
 		if err != nil && !errors.Is(err, metadata.ErrTopicExists) {
-			return err
+			l.lg.Warn("a topic could not be created on demand", slog.String("topic", name), slog.Any("error", err))
+		}
+		if ctx.Err() != nil {
+			return
 		}
 	}
-	return nil
 }
 
 // diff returns what the client does not know yet, nil when that is nothing; the first answer is always one.
