@@ -68,7 +68,7 @@ func (w *plan) addPartition(h *host, s *metadata.State, t *metadata.Topic, p *me
 	} else if st.Health != log.Failed && metadata.NeedsConfirmation(p, h.reg) {
 		w.confirm = append(w.confirm, metadata.Confirmation{Partition: p, LogID: l.LogID()})
 	}
-	w.roles = append(w.roles, assignment{log: l, ref: p.PartitionRef, role: h.role(t, p, l)})
+	w.roles = append(w.roles, assignment{log: l, ref: p.PartitionRef, role: h.role(s, t, p, l)})
 }
 
 // mark reports a log that lost what it had acknowledged, as long as the cluster counts on it. A zero id is that of the ISR's entry.
@@ -90,7 +90,7 @@ func (w *plan) mark(h *host, s *metadata.State, p *metadata.Partition, st log.St
 
 // role says what p means for this broker. It leads only under the registration that the partition names, and only with the log that
 // the cluster counts on (DESIGN: an epoch is led by one incarnation).
-func (h *host) role(t *metadata.Topic, p *metadata.Partition, l *log.Log) partition.Role {
+func (h *host) role(s *metadata.State, t *metadata.Topic, p *metadata.Partition, l *log.Log) partition.Role {
 	isr := make([]int32, 0, len(p.ISR))
 	for _, m := range p.ISR {
 		isr = append(isr, m.BrokerID)
@@ -98,6 +98,9 @@ func (h *host) role(t *metadata.Topic, p *metadata.Partition, l *log.Log) partit
 	me := h.reg.BrokerID()
 	m, member := p.Member(me)
 	usable := member && m.StorageID == h.store.StorageID() && m.LogID == l.LogID()
+	if b, alive := s.Broker(me); alive && b.Epoch > h.reg.Epoch() {
+		usable = false // somebody else has the id now; this process is about to end
+	}
 	var damage error
 	if st := l.State(); st.Health == log.Quarantined {
 		usable, damage = false, st.Err

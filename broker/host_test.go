@@ -173,7 +173,7 @@ func TestPass(t *testing.T) {
 	if _, ok := f.lookup(p.PartitionRef); ok {
 		t.Error("a deleted partition is still served")
 	}
-	if _, err := f.disk.Stat(filepath.Join("/data", tp.ID.String(), "0")); err == nil {
+	if _, err := f.disk.Stat(filepath.Join(f.dir, tp.ID.String(), "0")); err == nil {
 		t.Error("the deleted partition's directory is still there")
 	}
 	if f.missing.Load() != 0 {
@@ -208,8 +208,7 @@ func TestPassSavesThePositionFirst(t *testing.T) {
 func TestLookupSaysWhy(t *testing.T) {
 	f := newFixture(t)
 	_, err := f.Lookup(ids.NewTopicID(), 0)
-	var unknown *partition.UnknownError
-	if !errors.As(err, &unknown) {
+	if _, ok := errors.AsType[*partition.UnknownError](err); !ok {
 		t.Errorf("a topic that nobody knows: %v", err)
 	}
 }
@@ -235,5 +234,19 @@ func TestFailedStorageEndsPartitions(t *testing.T) {
 	f.pass(t.Context(), state(11, []*metadata.Topic{tp, later}, f.led(p, ids.NewLogID()), f.led(q, f.log(q))), s)
 	if there, ok := f.lookup(q.PartitionRef); !ok || there.Role().Leading {
 		t.Errorf("a partition made afterwards: %v", ok)
+	}
+}
+
+// A superseded broker leads nothing any more, although the partitions still name its registration.
+func TestANewerRegistrationEndsLeading(t *testing.T) {
+	f := newFixture(t)
+	tp := topic("t")
+	p := f.led(part(tp), f.log(part(tp)))
+	l, _ := f.store.Log(p.TopicID, p.Partition)
+	for epoch, leads := range map[int64]bool{f.reg.Epoch(): true, f.reg.Epoch() + 1: false} {
+		s := metadata.NewState(metadata.Contents{Brokers: []*metadata.Broker{{BrokerInfo: metadata.BrokerInfo{ID: me}, Epoch: epoch}}})
+		if r := f.role(s, tp, p, l); r.Leading != leads {
+			t.Errorf("registered under %d, alive under %d: leading %v", f.reg.Epoch(), epoch, r.Leading)
+		}
 	}
 }
