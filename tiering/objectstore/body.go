@@ -51,6 +51,9 @@ func (b *body) read(p []byte) (int, error) {
 	if b.left == 0 {
 		return 0, b.end()
 	}
+	if len(p) == 0 {
+		return 0, nil // sources differ in what they make of it
+	}
 	n, err := b.src.Read(p[:min(int64(len(p)), b.left)])
 	if b.hasher != nil {
 		b.hasher.Write(p[:n])

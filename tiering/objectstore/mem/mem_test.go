@@ -33,6 +33,10 @@ func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t testing.TB) objectstore.Store { return newStore(t, nil) })
 }
 
+func TestModel(t *testing.T) {
+	storetest.RunModel(t, func(t testing.TB) objectstore.Store { return newStore(t, nil) })
+}
+
 func put(ctx context.Context, s objectstore.Store, key string, data []byte) error {
 	_, err := s.Put(ctx, objectstore.PutRequest{
 		Key: key, Body: bytes.NewReader(data), Size: int64(len(data)),

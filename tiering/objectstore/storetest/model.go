@@ -12,8 +12,9 @@ import (
 	"runnel.dev/runnel/tiering/objectstore"
 )
 
-// testModel compares a store with a map over random calls.
-func testModel(t *testing.T, newStore func(t testing.TB) objectstore.Store) {
+// RunModel compares stores with a map over many random histories, each on a new
+// store. It is not part of Run because it takes thousands of calls.
+func RunModel(t *testing.T, newStore func(t testing.TB) objectstore.Store) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := model{t: t, store: newStore(t), objects: make(map[string][]byte)}
 		rt.Repeat(map[string]func(*rapid.T){

@@ -42,10 +42,6 @@ func Run(t *testing.T, newStore func(t testing.TB) objectstore.Store) {
 			test(t, newStore(t))
 		})
 	}
-	t.Run("model", func(t *testing.T) {
-		t.Parallel()
-		testModel(t, newStore)
-	})
 }
 
 // request is a put of bytes in memory.
