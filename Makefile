@@ -81,9 +81,16 @@ fmt: ## Format Go and protobuf sources
 	@tool=$$(hack/tools/bin.sh buf) && cd api && "$$tool/buf" format -w
 
 .PHONY: generate
-generate: ## Regenerate all committed generated code
+generate: manifests ## Regenerate all committed generated code
 	@buf=$$(hack/tools/bin.sh buf) && plugins=$$(hack/tools/bin.sh protoc-gen) && \
 	cd api && PATH="$$buf:$$plugins:$$PATH" buf generate
+
+.PHONY: manifests
+manifests: ## Regenerate what api/v1alpha1 is the source of: deepcopy functions, CRDs, the chart's copy of them
+	@rm -f config/crd/bases/*.yaml charts/runnel/files/crds/*.yaml
+	@mkdir -p charts/runnel/files/crds
+	@tool=$$(hack/tools/bin.sh controller-gen) && "$$tool/controller-gen" object crd paths=./api/v1alpha1 output:crd:dir=config/crd/bases
+	@cp config/crd/bases/*.yaml charts/runnel/files/crds/
 
 .PHONY: drift
 drift: ## Fail when generated code or go.mod is not what its sources say
@@ -96,6 +103,10 @@ proto-breaking: ## Refuse API changes that break clients of tag v0.1
 	else \
 		echo "proto-breaking: there is no tag v0.1 yet, so nothing is promised yet"; \
 	fi
+
+.PHONY: chart-lint
+chart-lint: ## Lint the Helm chart and check what it renders
+	@tool=$$(hack/tools/bin.sh helm) && PATH="$$tool:$$PATH" hack/chart-lint.sh
 
 .PHONY: tools
 tools: ## Build all pinned tools
