@@ -79,6 +79,7 @@ var Rules = []Rule{
 	},
 	{
 		Packages: []string{"operator/..."},
+		Only:     []string{"operator/...", "api/...", "client/...", "record/...", "internal/..."},
 		Never:    []string{"broker/...", "go.etcd.io/..."},
 		Why:      "the operator talks to brokers through the admin API only",
 	},
