@@ -38,6 +38,7 @@ type fixture struct {
 	*host
 	t    *testing.T
 	disk *memfs.Mem
+	dir  string
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -52,13 +53,14 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	disk := memfs.New()
-	cfg := storage.DefaultConfig("/data", cluster.ID)
+	const dir = "/data"
+	cfg := storage.DefaultConfig(dir, cluster.ID)
 	cfg.LogConfig = decodeLogConfig(nil)
 	store, err := storage.Open(t.Context(), cfg, disk, clock.System(), quiet, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- store.Run(ctx) }()
 	reg, err := client.Register(t.Context(), metadata.BrokerInfo{ID: me, StorageID: store.StorageID(), Listeners: map[string]string{"client": "host:7650"}})
@@ -76,7 +78,7 @@ func newFixture(t *testing.T) *fixture {
 			t.Error(err)
 		}
 	})
-	return &fixture{host: h, t: t, disk: disk}
+	return &fixture{host: h, t: t, disk: disk, dir: dir}
 }
 
 // topic is an active topic with one partition.

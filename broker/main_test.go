@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"testing"
@@ -15,7 +14,7 @@ import (
 )
 
 var (
-	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet = slog.New(slog.DiscardHandler)
 	// etcdURLs is the etcd of the tests that need a registration; each has a cluster name of its own.
 	etcdURLs []string
 )
@@ -32,7 +31,7 @@ func runTests(m *testing.M) int {
 	if err != nil {
 		return fail(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // the system's temporary folder: leaving it is no harm
 	server, err := etcdserver.New(etcdserver.Config{
 		DataDir: dir, ClientURLs: []string{"http://127.0.0.1:0"}, PeerURLs: []string{"http://127.0.0.1:0"},
 		HeartbeatInterval: 20 * time.Millisecond, ElectionTimeout: 200 * time.Millisecond,

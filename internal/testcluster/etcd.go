@@ -3,7 +3,6 @@ package testcluster
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -96,8 +95,6 @@ func (e *Etcd) stop() error {
 	e.done = nil
 	return err
 }
-
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // clusterName makes a name in etcd of a test's name: [a-zA-Z0-9._-], at most 63 characters.
 func clusterName(test string, n int64) string {

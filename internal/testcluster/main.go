@@ -2,6 +2,7 @@ package testcluster
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"testing"
 
@@ -16,7 +17,7 @@ func Main(m *testing.M, shared **Etcd) int {
 		return failed(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // the system's temporary folder: leaving it is no harm
-	etcd := newEtcd(dir, "http://127.0.0.1:0", quiet())
+	etcd := newEtcd(dir, "http://127.0.0.1:0", slog.New(slog.DiscardHandler))
 	if err := etcd.start(); err != nil {
 		return failed(err)
 	}

@@ -130,18 +130,22 @@ func tp(topic string, partition int32) client.TopicPartition {
 	return client.TopicPartition{Topic: topic, Partition: partition}
 }
 
-// partitions describes a topic's partitions, none of which may fail.
-func partitions(t *testing.T, cl *client.Client, topic string) []client.PartitionInfo {
+// partitions describes a topic's partitions. A client whose broker has just come back may need a moment to notice.
+func partitions(t *testing.T, cl *client.Client, topic string) (infos []client.PartitionInfo) {
 	t.Helper()
-	infos, err := cl.Admin().DescribePartitions(bounded(t), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx := bounded(t)
+	testcluster.Eventually(t, func() (err error) {
+		infos, err = cl.Admin().DescribePartitions(ctx, topic)
+		if err != nil && !client.Retriable(err) {
+			t.Fatal(err)
+		}
+		return err
+	})
 	return infos
 }
 
-// wantReason checks that a broker refused with a reason, and returns its answer.
-func wantReason(t *testing.T, err error, code codes.Code, reason string) *client.Error {
+// wantReason checks that a broker refused with a reason, and returns the details of its answer.
+func wantReason(t *testing.T, err error, code codes.Code, reason string) map[string]string {
 	t.Helper()
 	var answer *client.Error
 	if !errors.As(err, &answer) {
@@ -150,7 +154,7 @@ func wantReason(t *testing.T, err error, code codes.Code, reason string) *client
 	if answer.Reason != reason || answer.Code != code {
 		t.Fatalf("answer %v %s (%v), want %v %s", answer.Code, answer.Reason, err, code, reason)
 	}
-	return answer
+	return answer.Metadata
 }
 
 // dial connects plain stubs.

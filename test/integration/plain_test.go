@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -116,8 +118,8 @@ func TestPlainStubs(t *testing.T) {
 		if text, ok := sent.GetKeyKind().(*runnelv1.PublishRecord_KeyText); ok {
 			key = []byte(text.KeyText)
 		}
-		if string(r.GetValue()) != string(value) || (r.Value == nil) != (sent.GetValueKind() == nil) ||
-			string(r.GetKey()) != string(key) || (r.Key == nil) != (sent.GetKeyKind() == nil) || len(r.GetHeaders()) != len(sent.GetHeaders()) {
+		if !bytes.Equal(r.GetValue(), value) || (r.Value == nil) != (sent.GetValueKind() == nil) ||
+			!bytes.Equal(r.GetKey(), key) || (r.Key == nil) != (sent.GetKeyKind() == nil) || len(r.GetHeaders()) != len(sent.GetHeaders()) {
 			t.Errorf("record %d: read %v, published %v", i, r, sent)
 		}
 	}
@@ -157,7 +159,7 @@ func TestPublishRetriesAreRecognised(t *testing.T) {
 	}
 	// A restart forgets nothing of it.
 	c.Broker(1).Restart()
-	resp, err := api.Publish(bounded(t), first)
+	resp, err := api.Publish(bounded(t), first, grpc.WaitForReady(true))
 	if err != nil || resp.GetResults()[0].GetError() != nil || resp.GetResults()[0].GetOffset() != 0 {
 		t.Errorf("the attempt after a restart: %v, %v", resp, err)
 	}
