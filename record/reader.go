@@ -61,6 +61,9 @@ func (r *Reader) Reset(batch []byte) error {
 	return r.err
 }
 
+// Size returns the bytes of the records behind the header, decompressed.
+func (r *Reader) Size() int { return len(r.p) }
+
 // Header returns the header of the batch that Reset was given.
 func (r *Reader) Header() Header { return r.h }
 

@@ -39,19 +39,23 @@ type NewTopic struct {
 }
 
 // ValidateNewTopic checks everything about a new topic but the existence of its name. It returns all faults (errors.Join): wrapping
-// ErrInvalidName, ErrInvalidArgument, and *topicconfig.InvalidError. With Replicas 0, liveBrokers decides the number.
+// ErrInvalidName, ErrInvalidArgument, and *topicconfig.InvalidError. With Replicas 0, liveBrokers decides the number. Without live
+// brokers, as while the only one registers anew, what would be right otherwise is ErrNotRegistered, which is retriable.
 func ValidateNewTopic(t NewTopic, liveBrokers int) error {
 	errs := []error{ValidateTopicName(t.Name)}
 	if t.Partitions < 1 || t.Partitions > MaxPartitions {
 		errs = append(errs, invalid("partitions", t.Partitions, fmt.Sprintf("1 to %d", MaxPartitions)))
 	}
-	if most := min(liveBrokers, MaxReplicas); t.Replicas < 0 || int(t.Replicas) > most {
+	if most := min(max(liveBrokers, 1), MaxReplicas); t.Replicas < 0 || int(t.Replicas) > most {
 		errs = append(errs, invalid("replicas", t.Replicas, fmt.Sprintf("1 to %d (live brokers), or 0 for the default", most)))
 	}
 	errs = append(errs,
 		validateOwner(t.Owner),
 		topicconfig.Validate(t.Config, t.Defaults, DefaultReplicas(t.Replicas, liveBrokers)))
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || liveBrokers > 0 {
+		return err
+	}
+	return fmt.Errorf("%w: no broker is there to hold topic %s", ErrNotRegistered, t.Name)
 }
 
 func validateOwner(owner string) error {

@@ -24,6 +24,9 @@ func (l *listener) CreateTopic(ctx context.Context, req *runnelv1.CreateTopicReq
 	if req.GetPartitions() < 0 {
 		return nil, invalid("partitions", req.GetPartitions(), "1 or more, or 0 for the default")
 	}
+	if req.GetReplicas() < 0 {
+		return nil, invalid("replicas", req.GetReplicas(), "1 or more, or 0 for the default")
+	}
 	t, err := l.cfg.Topics.CreateTopic(ctx, req)
 	if err != nil {
 		return nil, err

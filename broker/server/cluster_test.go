@@ -199,6 +199,10 @@ func TestAdminRefusesBadRequests(t *testing.T) {
 			_, err := f.admin.CreateTopic(c, &runnelv1.CreateTopicRequest{Name: "x", Partitions: -1})
 			return err
 		}, codes.InvalidArgument, "INVALID_ARGUMENT"},
+		"create with -1 replicas": {func(c context.Context) error {
+			_, err := f.admin.CreateTopic(c, &runnelv1.CreateTopicRequest{Name: "x", Replicas: -1})
+			return err
+		}, codes.InvalidArgument, "INVALID_ARGUMENT"},
 		"create compacted": {func(c context.Context) error {
 			_, err := f.admin.CreateTopic(c, &runnelv1.CreateTopicRequest{Name: "x", Config: &runnelv1.TopicConfig{CleanupPolicy: runnelv1.CleanupPolicy_CLEANUP_POLICY_COMPACT.Enum()}})
 			return err

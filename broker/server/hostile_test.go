@@ -130,7 +130,7 @@ func (s *sink) Send(r *runnelv1.SubscribeResponse) error {
 func TestASlowSubscriberKeepsNoBombExpanded(t *testing.T) {
 	l := bare(t)
 	host := partitiontest.NewHost(t, l.cfg.Clock)
-	p := &subscribed{topic: &Topic{Name: "t"}, until: -1, p: host.Leader(ids.NewTopicID(), 0, 1, log.Config{MaxBatchBytes: 1 << 20, SegmentBytes: 1 << 30})}
+	p := &subscribed{topic: &Topic{Name: "t"}, until: -1, p: host.Leader(ids.NewTopicID(), 0, 1, log.DefaultConfig())}
 	b := record.NewBuilder(record.CodecGzip)
 	const records, size = 40, 512 << 10
 	for range records {
