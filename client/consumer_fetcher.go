@@ -25,6 +25,7 @@ type fetcher struct {
 	remove []uint32 // subscription ids of the current stream to end
 	credit map[*claim]struct{}
 	owed   int64 // stream credit to give back
+	held   int64 // bytes that are queued or being read, of the streams before as well
 	stream *fetchStream
 }
 
@@ -77,18 +78,21 @@ func (cs *Consumer) detachLocked(cl *claim) {
 	cl.fetcher, cl.id, cl.owed = nil, 0, 0
 }
 
-// creditLocked gives back what an item took, when its stream and subscription still exist. Small amounts are collected.
+// creditLocked gives back what an item took: to the current stream, which was granted what the queue left, and to its subscription,
+// when that still exists. Small amounts are collected.
 func (cs *Consumer) creditLocked(it *item) {
 	if it.batch == nil || it.stream == nil {
 		return
 	}
 	n := int64(it.batch.Len())
 	f := it.stream.f
-	if f.stream != it.stream {
+	f.held -= n
+	if f.stream == nil {
+		f.poke() // it may wait for room
 		return
 	}
 	f.owed += n
-	if cl := it.claim; cl.fetcher == f && cl.id == it.id && it.id != 0 {
+	if cl := it.claim; f.stream == it.stream && cl.fetcher == f && cl.id == it.id && it.id != 0 {
 		cl.owed += n
 		if cl.owed >= cs.cfg.partitionCredit/2 {
 			f.credit[cl] = struct{}{}
@@ -132,10 +136,15 @@ func (f *fetcher) run() {
 	}
 }
 
+// wanted: there is something to fetch, and room for it. A stream begins with at least a quarter of its credit.
 func (f *fetcher) wanted() bool {
 	f.cs.mu.Lock()
 	defer f.cs.mu.Unlock()
-	return len(f.claims) > 0
+	return len(f.claims) > 0 && f.roomLocked()
+}
+
+func (f *fetcher) roomLocked() bool {
+	return f.cs.cfg.streamCredit-f.held >= max(f.cs.cfg.streamCredit/4, 1)
 }
 
 // serve opens a stream and sends control frames until it ends.
@@ -159,7 +168,7 @@ func (f *fetcher) serve(ctx context.Context) error {
 	}
 	st := &fetchStream{f: f, address: address, grpc: g, cancel: cancel, ended: make(chan struct{}), byID: make(map[uint32]*claim)}
 	cs.mu.Lock()
-	f.stream, f.remove, f.owed = st, nil, cs.cfg.streamCredit
+	f.stream, f.remove, f.owed = st, nil, cs.cfg.streamCredit-f.held
 	clear(f.credit)
 	for cl := range f.claims {
 		cl.id, cl.owed = 0, 0
@@ -275,10 +284,12 @@ func (cs *Consumer) arrivedLocked(st *fetchStream, cl *claim, frame *codec.Fetch
 	}
 	it := item{claim: cl, id: frame.SubscriptionID, stream: st, next: frame.NextOffset, hw: frame.HighWatermark}
 	if frame.NextOffset <= cl.next {
+		st.f.owed += int64(len(frame.Batch()))
 		cs.failLocked(cl.sub, fmt.Errorf("%w: %s sent batches up to offset %d for a fetch at %d", ErrCorrupt, st.address, frame.NextOffset, cl.next))
 		return
 	}
 	it.batch = frame.TakeBatch()
+	st.f.held += int64(it.batch.Len())
 	cl.next = frame.NextOffset
 	cl.sub.back.reset()
 	cl.sub.outage = outage{asked: cl.id}

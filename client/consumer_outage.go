@@ -48,6 +48,9 @@ func (cs *Consumer) unread() map[int32][]lookup {
 			asked = s.claim.id
 		}
 		idle := s.paused || s.failed || s.gone || s.done
+		if s.claim != nil && s.claim.fetcher != nil && !s.claim.fetcher.roomLocked() {
+			idle = true // what was fetched has to be read first
+		}
 		// One that is refused again and again has another id at each look.
 		if idle || asked != 0 && asked == s.outage.asked {
 			s.outage = outage{asked: asked}

@@ -139,3 +139,38 @@ func TestUntilEndWhenThePositionJumpsPastTheEnd(t *testing.T) {
 		cl.stop()
 	})
 }
+
+// Streams that break while nobody reads do not make the queue grow: every new one is granted what is left.
+func TestReconnectingQueuesNoMoreThanTheCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := start(t, 1)
+		cl.CreateTopic("t", 1)
+		cl.OnCall(func(c fakebroker.Call) fakebroker.Action {
+			return fakebroker.Action{DisconnectAfter: c.Method == "FetchFrame"}
+		})
+		const credit = 2000
+		cs := cl.consumer(t, Topics("t"), PartitionCredit(100), StreamCredit(credit))
+		for i := range 1000 {
+			fill(cl, "t", 0, i, i+1)
+			sleep(2 * time.Second)
+		}
+		held := 0
+		cs.mu.Lock()
+		for i := range cs.mu.queue {
+			if b := cs.mu.queue[i].batch; b != nil {
+				held += b.Len()
+			}
+		}
+		cs.mu.Unlock()
+		if held == 0 || held > credit+200 {
+			t.Fatalf("%d bytes are queued, the credit is %d", held, credit)
+		}
+		cl.OnCall(nil)
+		for i, v := range read(t, cs, 1000) {
+			if v != numbers("v", i, i+1)[0] {
+				t.Fatalf("record %d is %s", i, v)
+			}
+		}
+		cl.stop()
+	})
+}

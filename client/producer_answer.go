@@ -98,6 +98,8 @@ func (pt *producerPartition) refusedLocked(i int, e *Error) {
 	case e.retriable:
 		pt.retryLocked(b, e, !refusedBeforeAppend[e.Reason])
 	default:
+		// Every other refusal is one of the batch itself, before it was appended.
+		b.ambiguous = b.ambiguous || e.Code == codes.Internal || e.Code == codes.Unknown
 		pt.failLocked(i, e)
 	}
 }

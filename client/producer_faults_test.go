@@ -392,3 +392,24 @@ func TestCloseEndsWaitingForATopic(t *testing.T) {
 		cl.stop()
 	})
 }
+
+// An error that says nothing of the batch leaves open whether it was written.
+func TestAnInternalErrorLeavesTheOutcomeOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := start(t, 1)
+		cl.CreateTopic("t", 1)
+		for reason, code := range map[string]codes.Code{"INTERNAL": codes.Internal, "SOMETHING_NEW": codes.Unknown} {
+			cl.OnCall(func(c fakebroker.Call) fakebroker.Action {
+				if c.Method != "Produce" {
+					return fakebroker.Action{}
+				}
+				return fakebroker.Action{Error: &fakebroker.Error{Code: code, Reason: reason}}
+			})
+			p := cl.producer(t)
+			if err := p.ProduceSync(t.Context(), rec("t", "v")); !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotWritten) {
+				t.Errorf("%s: %v", reason, err)
+			}
+		}
+		cl.stop()
+	})
+}
