@@ -58,6 +58,10 @@ func Run(ctx context.Context, env Env, args []string) int {
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
+	root.InitDefaultCompletionCmd()
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		completion.Args, completion.RunE = cobra.ArbitraryArgs, group // an unknown shell is a fault
+	}
 	return a.report(root.ExecuteContext(ctx))
 }
 
@@ -66,14 +70,15 @@ func (a *app) root() *cobra.Command {
 		Use:   "runnel",
 		Short: "A partitioned, replicated log with tiered storage",
 		Long: "runnel writes to, reads from, and looks after a Runnel cluster; it is also the broker itself (runnel broker)\n" +
-			"and a whole cluster on this machine (runnel dev).",
+			"and a whole cluster on this machine (runnel dev).\n\n" +
+			"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partly done, 4 the outcome of some records is unknown.",
 		Version:       version.Get().Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          group,
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{err: err, command: c.CommandPath()} })
+	root.SetFlagErrorFunc(flagFault)
 	f := root.PersistentFlags()
 	f.StringVar(&a.server, "server", "", "brokers to ask first, host:port[,host:port]; default $RUNNEL_SERVER, else localhost:7650")
 	f.VarP(&a.output, "output", "o", "table, json, yaml or name")

@@ -47,7 +47,7 @@ func (d *durationFlag) Set(s string) error {
 		return err
 	}
 	if v <= 0 {
-		return fmt.Errorf("%v: want more than 0s", v)
+		return errors.New("want more than 0s")
 	}
 	*d = durationFlag(v)
 	return nil
@@ -78,6 +78,9 @@ func (a *app) withClient(ctx context.Context, f func(context.Context, *client.Cl
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if openCtx.Err() == nil {
+			return err // of the settings: no broker was asked
 		}
 		return adviceError{
 			err:    fmt.Errorf("no broker at %s: %w", a.serverAddress(), err),

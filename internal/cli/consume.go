@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"runnel.dev/runnel/client"
 )
@@ -24,8 +25,8 @@ func (a *app) consumeCommand() *cobra.Command {
 	var f consumeFlags
 	cmd := &cobra.Command{
 		Use: "consume TOPIC", Short: "Print records to standard output",
-		Long: "Print a topic's records, from the earliest on unless --from says otherwise, until Ctrl-C or the given end. Records of one\n" +
-			"partition come in order. Values and keys are printed byte for byte.\n\n" + formatHelp +
+		Long: "Print a topic's records, from the earliest on unless --from says otherwise, until Ctrl-C or the given end, and Ctrl-C\n" +
+			"before a given end exits with 3 (1 if nothing came). Records of one partition come in order. Values and keys are printed byte for byte.\n\n" + formatHelp +
 			"  raw            values with nothing between them",
 		Example: "  runnel consume orders --until-end\n  runnel consume orders --from -15m -f '%p/%o %k: %v\\n'\n" +
 			"  runnel consume orders --from @2026-01-02T03:04:05Z -n 10 -p 0",
@@ -41,7 +42,7 @@ func (a *app) consumeCommand() *cobra.Command {
 	fs.Int64VarP(&f.number, "number", "n", 0, "end after so many records; 0: no end")
 	fs.StringVar(&f.from, "from", "earliest", "earliest, latest, -1h (ago), @2006-01-02T15:04:05Z (a time), or an offset")
 	fs.BoolVar(&f.untilEnd, "until-end", false, "end where the partitions end now")
-	fs.Int32SliceVarP(&f.partitions, "partition", "p", nil, "read these partitions; default: all")
+	partitionsFlag(fs, &f.partitions, "`partitions` to read, such as 0,2; default: all")
 	fs.StringVarP(&f.format, "format", "f", defaultTemplate, "form of a record: a format such as '%k %v\\n', json, or raw")
 	_ = cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions([]string{"earliest", "latest"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -79,7 +80,7 @@ func (a *app) consume(c *cobra.Command, topic string, f consumeFlags) error {
 	render, renderErr := f.renderer(c, a.output)
 	err = errors.Join(err, renderErr)
 	if f.number < 0 {
-		err = errors.Join(err, fmt.Errorf("-n %d: want 1 or more", f.number))
+		err = errors.Join(err, fmt.Errorf("-n %d: want 0 or more", f.number))
 	}
 	for _, p := range f.partitions {
 		if p < 0 {
@@ -140,6 +141,7 @@ type reading struct {
 
 // readAll prints records until the limit, the end, an error, or the end of ctx, which is none.
 func (a *app) readAll(ctx context.Context, cs *client.Consumer, rd *reading) error {
+	asked := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	rd.out = a.startOutput(cancel)
@@ -152,9 +154,16 @@ func (a *app) readAll(ctx context.Context, cs *client.Consumer, rd *reading) err
 		err = a.goOn(rd, err)
 	}
 	if errors.Is(err, io.EOF) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		ended := errors.Is(err, io.EOF)
 		err = rd.incomplete()
+		if !ended && asked.Err() != nil {
+			err = errors.Join(err, rd.interrupted())
+		}
 	}
-	return adviseReading(errors.Join(err, rd.out.close()))
+	if closeErr := rd.out.close(); !errors.Is(err, closeErr) {
+		err = errors.Join(err, closeErr)
+	}
+	return adviseReading(err)
 }
 
 // goOn prints errors that do not end the reading, those of one partition while others are read on, and returns nil for them.
@@ -179,6 +188,24 @@ func (rd *reading) incomplete() error {
 		return partialError{err}
 	}
 	return err
+}
+
+// interrupted is nil when there was no end to reach: Ctrl-C is then how one ends reading.
+func (rd *reading) interrupted() error {
+	if !rd.untilEnd && rd.limit == 0 {
+		return nil
+	}
+	err := fmt.Errorf("interrupted before the end, after %s", counted(rd.n, "record"))
+	if rd.n > 0 {
+		return partialError{err}
+	}
+	return err
+}
+
+// partitionsFlag binds -p of commands that take several partitions.
+func partitionsFlag(fs *pflag.FlagSet, to *[]int32, usage string) {
+	fs.Int32SliceVarP(to, "partition", "p", nil, usage)
+	fs.Lookup("partition").DefValue = "" // no "(default [])"
 }
 
 // batchLocked appends the records of a batch to b, and writes it whenever a block is full.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -49,7 +50,7 @@ func (a *app) devCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "start [etcd|N]", Short: "Start the stopped processes of the local cluster, or one", Args: args(cobra.MaximumNArgs(1)),
 			RunE: func(c *cobra.Command, v []string) error {
-				return a.devOne(c.Context(), f, v, a.startAll, (*devcluster.Cluster).StartProcess)
+				return a.devOne(c.Context(), f, v, a.startAll, a.startOne)
 			},
 		},
 	)
@@ -59,6 +60,9 @@ func (a *app) devCommand() *cobra.Command {
 func (a *app) devRun(c *cobra.Command, f devFlags) error {
 	if f.brokers != 1 {
 		return usagef(c, "--brokers %d: a cluster has one broker until replication exists", f.brokers)
+	}
+	if f.port != 0 && (f.port < 1024 || f.port > 65000) {
+		return usagef(c, "--port %d: want 1024 to 65000, or 0 for any free port", f.port)
 	}
 	opts, err := a.devOptions(f)
 	if err != nil {
@@ -126,7 +130,11 @@ func (a *app) devStatus(f devFlags) error {
 	return a.print(out, func(t *table) {
 		t.header("PROCESS", "STATE", "PID", "ADDRESS", "LOG")
 		for _, p := range out {
-			t.row(p.Name, p.State, p.PID, p.Address, p.Log)
+			pid := "-"
+			if p.PID > 0 {
+				pid = strconv.Itoa(p.PID)
+			}
+			t.row(p.Name, p.State, pid, p.Address, p.Log)
 		}
 	})
 }
@@ -150,6 +158,16 @@ func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {
 	}
 	_, err = devcluster.Start(ctx, devcluster.Options{Dir: c.Dir(), Executable: exe})
 	return err
+}
+
+// startOne says what a broker waits for when etcd is stopped.
+func (a *app) startOne(c *devcluster.Cluster, ctx context.Context, name string) error {
+	for _, p := range c.Processes {
+		if p.Name == "etcd" && name != p.Name && !p.Alive() {
+			fmt.Fprintln(a.Err, "etcd is stopped, and a broker that starts waits for it: runnel dev start etcd")
+		}
+	}
+	return c.StartProcess(ctx, name)
 }
 
 func stopAll(ctx context.Context, c *devcluster.Cluster) error { return c.Stop(ctx) }

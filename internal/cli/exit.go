@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"runnel.dev/runnel/client"
 )
@@ -63,7 +65,37 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 var noArgs = args(cobra.NoArgs)
 
-func exactArgs(n int) cobra.PositionalArgs { return args(cobra.ExactArgs(n)) }
+func exactArgs(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, v []string) error {
+		if len(v) != n {
+			return usagef(c, "got %s, want: %s %s", counted(int64(len(v)), "argument"), c.Parent().CommandPath(), c.Use)
+		}
+		return nil
+	}
+}
+
+// flagFault says in one line which flag is wrong, and why.
+func flagFault(c *cobra.Command, err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		reason := bad.Unwrap()
+		if number, ok := errors.AsType[*strconv.NumError](reason); ok {
+			reason = number.Err
+		}
+		return usagef(c, "--%s %q: %s", bad.GetFlag().Name, bad.GetValue(), strings.TrimPrefix(reason.Error(), "time: "))
+	}
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		name, meant := unknown.GetSpecifiedName(), ""
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if len(name) > 1 && !f.Hidden && (strings.HasPrefix(f.Name, name) || strings.HasPrefix(name, f.Name)) {
+				meant = f.Name
+			}
+		})
+		if meant != "" {
+			return usagef(c, "%w, did you mean --%s?", err, meant)
+		}
+	}
+	return usageError{err: err, command: c.CommandPath()}
+}
 
 // group is the RunE of a command that only holds others.
 func group(c *cobra.Command, v []string) error {

@@ -25,13 +25,16 @@ func (a *app) logDump() *cobra.Command {
 		Long: "Print a file of a partition directory, a line per entry: the batches of a .log file, the entries of an index, the producers of\n" +
 			"a snapshot. It only reads, and may be used beside a running broker. Damage ends the output, and the exit code is 1.",
 		Args: exactArgs(1),
-		RunE: func(_ *cobra.Command, v []string) error {
+		RunE: func(c *cobra.Command, v []string) error {
+			if a.output != formatTable {
+				return usagef(c, "-o %s: a dump is lines of text", a.output)
+			}
 			return log.DumpSegment(vfs.OS(), v[0], a.Out, opts)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&opts.Records, "records", false, "print every record, not only the batches")
-	f.Int64Var(&opts.From, "from", 0, "begin at this offset")
+	f.Int64Var(&opts.From, "from", 0, "begin with the batch that holds this offset")
 	f.IntVarP(&opts.Max, "number", "n", 0, "end after so many batches; 0: all")
 	return cmd
 }
@@ -69,7 +72,7 @@ type verifyView struct {
 // verifyLog prints findings as they come, as a table's lines; the other formats come at the end.
 func (a *app) verifyLog(ctx context.Context, dir string) error {
 	lines := a.output == formatTable
-	var findings []findingView
+	findings := []findingView{}
 	var writeErr error
 	sum, err := storage.VerifyDir(ctx, vfs.OS(), dir, func(f storage.Finding) {
 		if lines {
@@ -97,7 +100,7 @@ func (a *app) verifyLog(ctx context.Context, dir string) error {
 		return err
 	}
 	return adviceError{
-		err:    fmt.Errorf("%s: %d damages found", dir, sum.Damages),
+		err:    fmt.Errorf("%s: %s found", dir, counted(sum.Damages, "damage")),
 		advice: "runnel partition describe TOPIC, and for a quarantined partition: runnel partition recover TOPIC PARTITION",
 	}
 }

@@ -34,7 +34,7 @@ func (f *format) Set(s string) error {
 		*f = v
 		return nil
 	default:
-		return fmt.Errorf("%q: want table, json, yaml or name", s)
+		return errors.New("want table, json, yaml or name")
 	}
 }
 

@@ -34,6 +34,7 @@ func (a *app) produceCommand() *cobra.Command {
 		Use: "produce TOPIC", Short: "Write records from standard input",
 		Long: "Write standard input to a topic, one record per line unless -f says otherwise, in order, and wait until all of them are\n" +
 			"acknowledged. The first failure ends it: nothing behind a failed record is sent.\n\n" + formatHelp +
+			"                 (topic, partition and offset are ignored)\n" +
 			"  raw            all of the input is one record\n\n" +
 			"Exit codes: 0 all written, 1 none, 3 some, 4 the outcome of some is unknown.",
 		Example: "  seq 5 | runnel produce orders\n  echo 'user-7:hello' | runnel produce orders --key-sep :\n" +
@@ -60,7 +61,7 @@ func (a *app) produceCommand() *cobra.Command {
 const formatHelp = "Formats (-f):\n" +
 	"  '%k %v\\n'      %k key, %v value, %t timestamp (ms since 1970), %p partition, %o offset, %h headers, %% percent;\n" +
 	"                 \\n \\t \\r \\0 \\\\ \\xHH bytes\n" +
-	"  json           a JSON object per line, which loses nothing: no UTF-8 goes to keyBase64, valueBase64\n"
+	"  json           a JSON object per line, which loses nothing: what is not UTF-8 stands in keyBase64, valueBase64\n"
 
 // plan is what the flags of produce come to.
 type producePlan struct {
@@ -82,7 +83,9 @@ func (f *produceFlags) plan(c *cobra.Command, topic string) (producePlan, error)
 		p.blank.Key = []byte(f.key)
 	}
 	codec, err := client.ParseCompression(f.compression)
-	faults = append(faults, err)
+	if err != nil {
+		faults = append(faults, fmt.Errorf("--compression %q: want none, gzip, snappy, lz4, zstd or topic", f.compression))
+	}
 	switch f.acks {
 	case "all":
 	case "leader":
@@ -90,8 +93,8 @@ func (f *produceFlags) plan(c *cobra.Command, topic string) (producePlan, error)
 	default:
 		faults = append(faults, fmt.Errorf("--acks %q: want all or leader", f.acks))
 	}
-	if f.linger < 0 || f.delivery <= 0 {
-		faults = append(faults, fmt.Errorf("--linger %v, --delivery-timeout %v: want 0s or more, and more than 0s", f.linger, f.delivery))
+	if f.linger < 0 || f.delivery <= f.linger {
+		faults = append(faults, fmt.Errorf("--linger %v, --delivery-timeout %v: want 0s or more, and more than that", f.linger, f.delivery))
 	}
 	if manual {
 		p.opts = append(p.opts, client.ManualPartitioner())
@@ -176,7 +179,7 @@ func (a *app) produce(c *cobra.Command, topic string, f produceFlags) error {
 			return err
 		}
 		in := &input{r: a.In, parse: plan.parse, blank: plan.blank}
-		return a.produceAll(ctx, p, in, topic)
+		return adviseTopic(a.produceAll(ctx, p, in, topic), topic)
 	}, opts...)
 }
 

@@ -40,7 +40,7 @@ func (a *app) produceAll(ctx context.Context, p *client.Producer, in *input, top
 	closeErr := p.Close(drain)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fmt.Fprintf(a.Err, "%s records written to %s in %v", groupDigits(d.mu.acked), cell(topic), a.Clock.Since(began).Round(time.Millisecond))
+	fmt.Fprintf(a.Err, "%s written to %s in %v", counted(d.mu.acked, "record"), cell(topic), a.Clock.Since(began).Round(time.Millisecond))
 	if d.mu.failed+d.mu.unknown > 0 {
 		fmt.Fprintf(a.Err, ", %s not written, %s unknown", groupDigits(d.mu.failed), groupDigits(d.mu.unknown))
 	}

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -16,7 +18,7 @@ import (
 //
 //	{"topic":"t","partition":0,"offset":7,"timestamp":"2026-01-02T03:04:05.678Z","key":"k","value":"v","headers":[{"key":"h","value":"x"}]}
 //
-// Topic, partition and offset are ignored when it is read.
+// Topic, partition and offset are ignored when it is read. Any other field is a fault: a misspelt one would be lost in silence.
 type recordJSON struct {
 	Topic       string       `json:"topic"`
 	Partition   int32        `json:"partition"`
@@ -107,8 +109,16 @@ func appendJSONString(b []byte, s string) []byte {
 // parseRecordJSON reads one line into r, whose bytes are then its own.
 func parseRecordJSON(line []byte, r *client.Record) error {
 	var v recordJSON
-	if err := json.Unmarshal(line, &v); err != nil {
-		return fmt.Errorf("JSON %q: %w", clip(line), err)
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&v)
+	if err == nil {
+		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("more than one JSON value")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("JSON %q: %w", clip(line), jsonFault(err))
 	}
 	key, err := pickBytes("key", v.Key, v.KeyBase64)
 	value, valueErr := pickBytes("value", v.Value, v.ValueBase64)
@@ -130,6 +140,21 @@ func parseRecordJSON(line []byte, r *client.Record) error {
 		r.Headers = append(r.Headers, client.Header{Key: h.Key, Value: value})
 	}
 	return nil
+}
+
+// jsonFault speaks of fields where the decoder speaks of Go.
+func jsonFault(err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("it ends too early")
+	case !ok:
+		return err
+	case wrong.Field == "":
+		return fmt.Errorf("want an object, got %s", wrong.Value)
+	default:
+		return fmt.Errorf("field %q must not be of the kind %s", wrong.Field, wrong.Value)
+	}
 }
 
 func pickBytes(name string, text *string, encoded []byte) ([]byte, error) {

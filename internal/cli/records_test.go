@@ -161,15 +161,20 @@ func TestBadInputNamesTheRecord(t *testing.T) {
 		code     int
 		want     []string
 	}{
-		{"no separator", "k:a\nplain\nk:b\n", []string{"--key-sep", ":"}, exitPartial, []string{"record 2 of the input", `"plain": no ":" after %k`, "1 records written"}},
+		{"no separator", "k:a\nplain\nk:b\n", []string{"--key-sep", ":"}, exitPartial, []string{"record 2 of the input", `"plain": no ":" after %k`, "1 record written"}},
 		{"no prefix", "<a>b>", []string{"-f", "<%v>"}, exitPartial, []string{"record 2", `does not begin with "<"`}},
 		{"JSON", "{\"value\":\"a\"}\n{\"value\":7}\n", []string{"-f", "json"}, exitPartial, []string{"record 2", "JSON"}},
+		{"JSON of another kind", `{"value":7}`, []string{"-f", "json"}, exitFailed, []string{`field "value" must not be of the kind number`}},
+		{"no JSON object", `[]`, []string{"-f", "json"}, exitFailed, []string{"want an object, got array"}},
+		{"unknown JSON field", `{"value":"a","timestampMs":1}`, []string{"-f", "json"}, exitFailed, []string{`unknown field "timestampMs"`}},
+		{"half a JSON object", `{"value":"a"`, []string{"-f", "json"}, exitFailed, []string{"it ends too early"}},
+		{"two JSON objects", `{"value":"a"}{"value":"b"}`, []string{"-f", "json"}, exitFailed, []string{"more than one JSON value"}},
 		{"both forms", `{"value":"a","valueBase64":"YQ=="}`, []string{"-f", "json"}, exitFailed, []string{"both as text and as base64"}},
 		{"timestamp", "soon a\n", []string{"-f", `%t %v\n`}, exitFailed, []string{`"soon"`, "milliseconds"}},
 		{"partition", "-1 a\n", []string{"-f", `%p %v\n`}, exitFailed, []string{`"-1"`, "0 or more"}},
 		{"partition that is not there", "0 a\n9 b\n", []string{"-f", `%p %v\n`}, exitPartial, []string{"record 2 of the input", "unknown partition"}},
 		{"partition flag", "a\n", []string{"--partition", "9"}, exitFailed, []string{"partition 9", "has 2, 0 to 1"}},
-		{"too large for the topic", "a\n" + strings.Repeat("x", 2<<20) + "\nb\n", []string{"-k", "k"}, exitPartial, []string{"record 2 of the input", "the limit is 1048576", "1 records written"}},
+		{"too large for the topic", "a\n" + strings.Repeat("x", 2<<20) + "\nb\n", []string{"-k", "k"}, exitPartial, []string{"record 2 of the input", "the limit is 1048576", "1 record written"}},
 		{"too large for any topic", strings.Repeat("x", maxInputRecord+1), nil, exitFailed, []string{"record 1 of the input: longer than 16MiB"}},
 	}
 	for _, tt := range tests {
@@ -187,7 +192,7 @@ func TestUnknownTopic(t *testing.T) {
 		s.run(command, "nope").want(t, exitFailed, `topic "nope": unknown topic`, "runnel topic create nope")
 	}
 	s.cluster.AutoCreate()
-	s.pipe("a\n", "produce", "made", "--auto-create").want(t, exitOK, "1 records written to made")
+	s.pipe("a\n", "produce", "made", "--auto-create").want(t, exitOK, "1 record written to made")
 }
 
 func TestUnknownOutcome(t *testing.T) {
@@ -220,7 +225,7 @@ func TestPartialProduce(t *testing.T) {
 		fmt.Fprintln(pw, "b")
 		pw.Close()
 	}()
-	s.run("produce", "t", "--linger", "0s").want(t, exitPartial, "1 records written", "1 not written", "no more of this")
+	s.run("produce", "t", "--linger", "0s").want(t, exitPartial, "1 record written", "1 not written", "no more of this")
 }
 
 func TestConsumePositions(t *testing.T) {
@@ -275,6 +280,32 @@ func TestInterruptedConsume(t *testing.T) {
 	}
 }
 
+// With an end to reach, an interrupted reader has not reached it.
+func TestInterruptedConsumeBeforeItsEnd(t *testing.T) {
+	s := newShell(t)
+	s.must("topic", "create", "t")
+	s.cluster.Append("t", 0, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	s.out = writerFunc(func(p []byte) (int, error) {
+		cancel()
+		return len(p), nil
+	})
+	s.runContext(ctx, "consume", "t", "-n", "2").want(t, exitPartial, "interrupted before the end, after 1 record")
+}
+
+// A failed write is reported once.
+func TestConsumeReportsAFailedWriteOnce(t *testing.T) {
+	s := newShell(t)
+	s.must("topic", "create", "t")
+	s.cluster.Append("t", 0, "a")
+	s.out = writerFunc(func([]byte) (int, error) { return 0, errors.New("disk full") })
+	r := s.run("consume", "t", "--until-end")
+	r.want(t, exitFailed, "disk full")
+	if n := strings.Count(r.err, "disk full"); n != 1 {
+		t.Errorf("standard error %q names the fault %d times, want 1", r.err, n)
+	}
+}
+
 // What was read before the interrupt is written.
 func TestInterruptedProduce(t *testing.T) {
 	s := newShell(t)
@@ -290,7 +321,7 @@ func TestInterruptedProduce(t *testing.T) {
 		return fakebroker.Action{}
 	})
 	go func() { fmt.Fprintln(pw, "a") }()
-	s.runContext(ctx, "produce", "t").want(t, exitPartial, "1 records written", "interrupted")
+	s.runContext(ctx, "produce", "t").want(t, exitPartial, "1 record written", "interrupted")
 	if n := len(s.cluster.Records("t", 0)); n != 1 {
 		t.Errorf("%d records in the topic, want 1", n)
 	}

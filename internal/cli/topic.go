@@ -34,7 +34,7 @@ func (a *app) topicCreate() *cobra.Command {
 				return usageError{err: err, command: c.CommandPath()}
 			}
 			if spec.Partitions < 0 || spec.Replicas < 0 {
-				return usagef(c, "partitions %d, replicas %d: want 1 or more, or 0 for the cluster's default", spec.Partitions, spec.Replicas)
+				return usagef(c, "--partitions %d, --replicas %d: want 1 or more, or 0 for the cluster's default", spec.Partitions, spec.Replicas)
 			}
 			spec.Name = v[0]
 			return a.withClient(c.Context(), func(ctx context.Context, cl *client.Client) error { return a.createTopic(ctx, cl, spec) })
@@ -104,6 +104,7 @@ func (a *app) listTopics(ctx context.Context, cl *client.Client, names []string)
 	return errors.Join(missing...)
 }
 
+// topicRows prints a topic that does not exist, of a dry run, without state and id.
 func topicRows(tb *table, topics []client.Topic) {
 	tb.header("NAME", "PARTITIONS", "REPLICAS", "RETENTION", "STATE", "ID")
 	for _, t := range topics {
@@ -113,7 +114,11 @@ func topicRows(tb *table, topics []client.Topic) {
 			}
 			return formatDuration(d)
 		})
-		tb.row(t.Name, t.Partitions, t.Replicas, retention, t.State, t.ID)
+		state, id := "-", "-"
+		if t.State != "" {
+			state, id = string(t.State), t.ID.String()
+		}
+		tb.row(t.Name, t.Partitions, t.Replicas, retention, state, id)
 	}
 }
 

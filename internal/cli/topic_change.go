@@ -52,8 +52,11 @@ func (f *topicUpdateFlags) parse() error {
 	if err := errors.Join(err, resetErr); err != nil {
 		return err
 	}
-	if f.change.Partitions < 0 || f.change.Generation < 0 {
-		return fmt.Errorf("partitions %d, generation %d: want 1 or more", f.change.Partitions, f.change.Generation)
+	if f.change.Partitions < 0 {
+		return fmt.Errorf("--partitions %d: want 1 or more", f.change.Partitions)
+	}
+	if f.change.Generation < 0 {
+		return fmt.Errorf("--generation %d: want 1 or more", f.change.Generation)
 	}
 	if len(f.config)+len(f.reset) == 0 && f.change.Partitions == 0 {
 		return errors.New("nothing to change: give --config, --reset or --partitions")

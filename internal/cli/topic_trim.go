@@ -21,6 +21,9 @@ func (a *app) topicTrim() *cobra.Command {
 		Example: "  runnel topic trim orders --before 120000 -p 3\n  runnel topic trim orders --before latest",
 		Args:    exactArgs(1), ValidArgsFunction: a.completeTopics,
 		RunE: func(c *cobra.Command, v []string) error {
+			if before == "" {
+				return usagef(c, "--before is missing: want an offset, or latest")
+			}
 			offset := int64(-1)
 			if before != "latest" {
 				var err error
@@ -34,7 +37,7 @@ func (a *app) topicTrim() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&before, "before", "", "offset of the first record to keep, or latest")
-	cmd.Flags().Int32SliceVarP(&partitions, "partition", "p", nil, "partitions to trim")
+	partitionsFlag(cmd.Flags(), &partitions, "`partitions` to trim, such as 0,2")
 	return cmd
 }
 

@@ -72,7 +72,9 @@ const day = 24 * time.Hour
 
 // parseDuration reads what time.ParseDuration does, with days in front: "7d", "1d12h", "90m".
 func parseDuration(s string) (time.Duration, error) {
-	bad := func() error { return fmt.Errorf("duration %q: want for example 7d, 1d12h, 90m or 250ms", s) }
+	bad := func() error {
+		return fmt.Errorf("duration %q: want for example 7d, 1d12h, 90m or 250ms, up to %dd", s, math.MaxInt64/day)
+	}
 	rest := s
 	var days time.Duration
 	if head, tail, ok := strings.Cut(s, "d"); ok {
@@ -113,6 +115,14 @@ func formatDuration(d time.Duration) string {
 		b.WriteString(s)
 	}
 	return b.String()
+}
+
+// counted is "1 record" or "2,000 records".
+func counted(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return groupDigits(n) + " " + what + "s"
 }
 
 // groupDigits writes 1234567 as 1,234,567.
