@@ -9,7 +9,7 @@ import (
 	"runnel.dev/runnel/tiering/objectstore"
 )
 
-// ErrClosed: the store was closed.
+// ErrClosed is what calls of a closed store fail with.
 var ErrClosed = errors.New("file object store is closed")
 
 // CorruptError says where a file contradicts itself. It is

@@ -99,7 +99,7 @@ func TestErrorsBefore(t *testing.T) {
 		for op, call := range calls {
 			s.SetInjector(mem.Nth(op, 1, *fault))
 			err := call(t.Context(), s)
-			if !errors.Is(err, kind) || objectstore.Retriable(err) == (kind == objectstore.ErrDenied) {
+			if !errors.Is(err, kind) || objectstore.Retriable(err) == errors.Is(kind, objectstore.ErrDenied) {
 				t.Fatalf("%s: %v, retriable: %v", op, err, objectstore.Retriable(err))
 			}
 			if data, err := get(t.Context(), s, "key", 0, objectstore.ToEnd); op != objectstore.OpGet && (err != nil || string(data) != "old") {
@@ -308,7 +308,7 @@ func TestBounds(t *testing.T) {
 		t.Fatalf("%d puts were counted, want 6", got)
 	}
 	_, err := mem.New(mem.Config{Capacity: -1, MaxObjects: -1})
-	if n := len(err.(interface{ Unwrap() []error }).Unwrap()); n != 3 { //nolint:errorlint // the number of faults is asked for
+	if n := len(err.(interface{ Unwrap() []error }).Unwrap()); n != 3 {
 		t.Fatalf("%d faults are reported, want 3: %v", n, err)
 	}
 }

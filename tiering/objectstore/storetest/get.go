@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func testReaderKeepsState(t *testing.T, s objectstore.Store) {
 	}
 	// A service may break the transfer off; it may not mix two objects.
 	rest, err := io.ReadAll(replaced)
-	if err == nil && !bytes.Equal(append(first, rest...), old) {
+	if err == nil && !bytes.Equal(slices.Concat(first, rest), old) {
 		t.Fatal("the body changed with the object")
 	}
 	if err := replaced.Close(); err != nil {

@@ -42,9 +42,9 @@ func checkResults(t *testing.T, results []objectstore.DeleteResult, keys []strin
 	if len(results) != len(keys) {
 		t.Fatalf("%d results for %d keys", len(results), len(keys))
 	}
-	for i, r := range results {
-		if r.Key != keys[i] || (r.Err != nil) != slices.Contains(failed, r.Key) {
-			t.Fatalf("result %d is %+v, the key was %q", i, r, keys[i])
+	for i, key := range keys {
+		if r := results[i]; r.Key != key || (r.Err != nil) != slices.Contains(failed, key) {
+			t.Fatalf("result %d is %+v, the key was %q", i, r, key)
 		}
 	}
 }
@@ -149,9 +149,9 @@ func testInvalidKeys(t *testing.T, s objectstore.Store) {
 }
 
 func testListPages(t *testing.T, s objectstore.Store) {
-	var keys []string
-	for i := range 25 {
-		keys = append(keys, fmt.Sprintf("dir%d/%02d", i/10, i))
+	keys := make([]string, 25)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("dir%d/%02d", i/10, i)
 		put(t, s, keys[i], pattern(i, 0))
 	}
 	for _, limit := range []int{1, 2, 5, 24, 25, 26, 0} {
