@@ -174,7 +174,7 @@ func (r *Registration) adopt(epoch, lease int64) {
 	defer r.mu.Unlock()
 	r.mu.epoch, r.mu.lease = epoch, lease
 	r.client.metrics.registration.Set(float64(epoch))
-	r.client.lg.Info("registered", "broker", r.info.ID, "broker_epoch", epoch, "lease", hex(uint64(lease)))
+	r.client.lg.Info("registered", "broker_id", r.info.ID, "broker_epoch", epoch, "lease", hex(uint64(lease)))
 }
 
 func (r *Registration) supersede(epoch int64) error {
@@ -186,7 +186,7 @@ func (r *Registration) supersede(epoch int64) error {
 	r.mu.Unlock()
 	if first {
 		r.client.metrics.registration.Set(0)
-		r.client.lg.Error("another process has taken the broker id over", "broker", r.info.ID, "broker_epoch", epoch)
+		r.client.lg.Error("another process has taken the broker id over", "broker_id", r.info.ID, "broker_epoch", epoch)
 		close(r.lost)
 	}
 	return r.Err()
@@ -241,14 +241,14 @@ func (r *Registration) keep(ctx context.Context, seen <-chan sighting) error {
 		if !lapsed {
 			continue
 		}
-		c.lg.Warn("registration lapsed, registering anew", "broker", r.info.ID, "broker_epoch", r.Epoch())
+		c.lg.Warn("registration lapsed, registering anew", "broker_id", r.info.ID, "broker_epoch", r.Epoch())
 		switch err := r.register(ctx); {
 		case errors.Is(err, ErrSuperseded), errors.Is(err, ErrForeignEtcd), errors.Is(err, ErrOlderEtcd):
 			return err
 		case errors.Is(err, ErrBrokerConflict):
 			return err
 		case err != nil && ctx.Err() == nil:
-			c.lg.Warn("registering anew failed, will try again", "broker", r.info.ID, "error", err)
+			c.lg.Warn("registering anew failed, will try again", "broker_id", r.info.ID, "error", err)
 		}
 	}
 }
@@ -349,7 +349,7 @@ func (r *Registration) revoke(ctx context.Context) {
 	})
 	r.client.metrics.registration.Set(0)
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		r.client.lg.Warn("revoking the lease failed, it will expire", "broker", r.info.ID, "error", err)
+		r.client.lg.Warn("revoking the lease failed, it will expire", "broker_id", r.info.ID, "error", err)
 	}
 }
 

@@ -144,7 +144,7 @@ func (s *Store) deleteLog(k partitionKey) error {
 	s.set(k, &partition{broken: &log.State{Health: log.Offline, Err: log.ErrClosed}, known: logState{logID: logID}})
 	if p.log != nil {
 		if err := p.log.Close(); err != nil {
-			s.lg.Warn("Closing a deleted partition failed", "topic_id", k.TopicID.String(), "partition", k.Partition, "err", err)
+			s.lg.Warn("Closing a deleted partition failed", "topic_id", k.TopicID.String(), "partition", k.Partition, "error", err)
 		}
 	}
 	place := partitionDir(s.cfg.DataDir, k)
@@ -196,7 +196,7 @@ func (s *Store) removeTopicDir(topic ids.TopicID) {
 		return
 	}
 	if err := s.fsys.Remove(dir); err != nil {
-		s.lg.Warn("An empty directory could not be removed", "dir", dir, "err", err)
+		s.lg.Warn("An empty directory could not be removed", "dir", dir, "error", err)
 	}
 }
 

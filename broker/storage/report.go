@@ -49,11 +49,11 @@ func (s *Store) logReport() {
 	r := s.report
 	lg := s.lg.With("dir", s.cfg.DataDir)
 	for _, err := range r.Damage {
-		lg.Error("The data directory is damaged", "err", err)
+		lg.Error("The data directory is damaged", "error", err)
 	}
 	for _, ref := range r.Quarantined {
 		p, _ := s.get(partitionKey(ref))
-		lg.Error("A partition is quarantined", "topic_id", ref.TopicID.String(), "partition", ref.Partition, "err", p.state().Err)
+		lg.Error("A partition is quarantined", "topic_id", ref.TopicID.String(), "partition", ref.Partition, "error", p.state().Err)
 	}
 	for _, path := range r.Foreign {
 		lg.Warn("A file that is not Runnel's is left alone", "path", path)

@@ -31,9 +31,9 @@ func (s *Store) Run(ctx context.Context) error {
 	group.Go(func() error { return s.runDiskWatch(ctx) })
 	err := group.Wait()
 	if failed, ok := errors.AsType[*SyncFailedError](err); ok {
-		s.lg.Error("Stopping because a sync failed", "err", failed)
+		s.lg.Error("Stopping because a sync failed", "error", failed)
 		if err := recordStop(s.fsys, s.cfg.DataDir, s.clk.Now()); err != nil {
-			s.lg.Error("The stop could not be recorded", "err", err)
+			s.lg.Error("The stop could not be recorded", "error", err)
 		}
 		return failed
 	}
@@ -69,7 +69,7 @@ func (s *Store) applyRetention(ctx context.Context, l *log.Log) {
 		return
 	}
 	s.lg.Warn("Retention failed; it is tried again",
-		"topic_id", l.TopicID().String(), "partition", l.Partition(), "err", err)
+		"topic_id", l.TopicID().String(), "partition", l.Partition(), "error", err)
 }
 
 func (s *Store) runDiskWatch(ctx context.Context) error {
@@ -92,7 +92,7 @@ func (s *Store) lookAtDisk() {
 		return
 	}
 	if err != nil {
-		s.lg.Warn("Free space is not known", "err", err)
+		s.lg.Warn("Free space is not known", "error", err)
 		return
 	}
 	became, resumed := s.disk.observe(s.clk.Now(), u)

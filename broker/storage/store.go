@@ -245,7 +245,7 @@ func (h host) JournalNow(ctx context.Context, e log.JournalEntry) error {
 
 // Failed implements log.Host.
 func (h host) Failed(l *log.Log, err error) {
-	lg := h.s.lg.With("topic_id", l.TopicID().String(), "partition", l.Partition(), "err", err)
+	lg := h.s.lg.With("topic_id", l.TopicID().String(), "partition", l.Partition(), "error", err)
 	if errors.Is(err, log.ErrFailed) {
 		if h.s.syncer.failure.Load() == nil { // the others of the round say the same
 			lg.Error("A sync failed")
