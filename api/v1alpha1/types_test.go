@@ -34,7 +34,7 @@ func TestRoundTrip(t *testing.T) {
 				if err := yaml.UnmarshalStrict(data, object); err != nil {
 					t.Fatal(err)
 				}
-				if got := object.GetObjectKind().GroupVersionKind(); got.GroupVersion() != GroupVersion || strings.ToLower(got.Kind) != name {
+				if got := object.GetObjectKind().GroupVersionKind(); got.GroupVersion() != GroupVersion || !strings.EqualFold(got.Kind, name) {
 					t.Errorf("the object is a %v", got)
 				}
 				written, err := json.Marshal(object)
@@ -64,7 +64,7 @@ func TestFullFilesSetEveryField(t *testing.T) {
 	for name := range kinds {
 		t.Run(name, func(t *testing.T) {
 			set := map[string]bool{}
-			notePaths("", readDocuments(t, filepath.Join("testdata/full", name+".yaml"))[0], set)
+			notePaths("", readDocuments(t, filepath.Join("testdata", "full", name+".yaml"))[0], set)
 			schema := schemaOf(t, onlyVersion(t, readDocuments(t, filepath.Join(crdFolder, "runnel.dev_"+name+"s.yaml"))[0]))
 			fields := 0
 			walkProperties("", schema, func(path string, _ map[string]any) {

@@ -71,6 +71,7 @@ func TestRulesCatch(t *testing.T) {
 		{"client's test imports broker", map[string]string{"client/a_test.go": "runnel.dev/runnel/broker", "broker/b.go": ""}, ""},
 		{"tiering imports broker", map[string]string{"tiering/manifest/a.go": "runnel.dev/runnel/broker/log", "broker/log/b.go": ""}, "tiering/manifest → broker/log"},
 		{"operator imports broker", map[string]string{"operator/controller/a.go": "runnel.dev/runnel/broker/config", "broker/config/b.go": ""}, "operator/controller → broker/config"},
+		{"operator imports tiering", map[string]string{"operator/controller/a.go": "runnel.dev/runnel/tiering", "tiering/b.go": ""}, "operator/controller → tiering"},
 		{"operator imports client", map[string]string{"operator/controller/a.go": "runnel.dev/runnel/client", "client/b.go": ""}, ""},
 		{"operator imports Kubernetes", map[string]string{"operator/controller/a.go": "k8s.io/api/core/v1"}, ""},
 		{"broker imports Kubernetes", map[string]string{"broker/a.go": "k8s.io/api/core/v1"}, "broker → k8s.io/api/core/v1"},

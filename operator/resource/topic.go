@@ -2,7 +2,7 @@ package resource
 
 import (
 	"errors"
-	"strconv"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -42,7 +42,7 @@ func CreateTopic(topic *v1alpha1.Topic, defaults *v1alpha1.TopicDefaults) (*runn
 	}
 	f.topicName(field, topic.TopicName())
 	partitions := valueOr(topic.Spec.Partitions, v1alpha1.DefaultTopicPartitions)
-	f.between("spec.partitions", int64(partitions), 1, maxPartitions)
+	f.upTo(maxPartitions, "spec.partitions", partitions)
 	replicas := f.replicas(topic.Spec.Replicas, defaults.Replicas)
 	request := &runnelv1.CreateTopicRequest{
 		Name:       topic.TopicName(),
@@ -71,13 +71,13 @@ func (f *faults) topicConfig(spec *v1alpha1.TopicSpec, defaults *v1alpha1.TopicD
 		f.notYet("spec.localRetention", "set", "it absent: tiering is not available in this version")
 	}
 	config.SegmentBytes = proto.Int64(f.parsedBetween("spec.segment.bytes",
-		valueOr(spec.Segment.Bytes, v1alpha1.DefaultTopicSegmentBytes).Value, minSegmentBytes, maxSegmentBytes, " bytes"))
+		valueOr(spec.Segment.Bytes, v1alpha1.DefaultTopicSegmentBytes).Value, minSegmentBytes, maxSegmentBytes, "bytes"))
 	config.SegmentAgeMs = proto.Int64(f.parsedBetween("spec.segment.time",
-		valueOr(spec.Segment.Time, v1alpha1.DefaultTopicSegmentTime).Milliseconds, time.Second.Milliseconds(), maxSegmentAge.Milliseconds(), " ms"))
+		valueOr(spec.Segment.Time, v1alpha1.DefaultTopicSegmentTime).Milliseconds, time.Second.Milliseconds(), maxSegmentAge.Milliseconds(), "ms"))
 	config.Compression = f.compression(spec.Compression)
 	f.tiering(spec.Tiering, defaults.Tiering)
 	if len(spec.Access) > 0 {
-		f.notYet("spec.access", strconv.Itoa(len(spec.Access))+" entries", "none: authorization is not available in this version")
+		f.notYet("spec.access", fmt.Sprintf("%d entries", len(spec.Access)), "none: authorization is not available in this version")
 	}
 	return config
 }
@@ -86,10 +86,10 @@ func (f *faults) topicConfig(spec *v1alpha1.TopicSpec, defaults *v1alpha1.TopicD
 func (f *faults) replicas(topic, cluster *int32) int32 {
 	switch {
 	case topic != nil:
-		f.between("spec.replicas", int64(*topic), 1, maxReplicas)
+		f.upTo(maxReplicas, "spec.replicas", *topic)
 		return *topic
 	case cluster != nil:
-		f.between("topicDefaults.replicas", int64(*cluster), 1, maxReplicas)
+		f.upTo(maxReplicas, "topicDefaults.replicas", *cluster)
 		return *cluster
 	default:
 		return 0
@@ -104,10 +104,10 @@ func (f *faults) minInSyncReplicas(topic, cluster *int32, replicas int32) *int32
 	}
 	switch {
 	case topic != nil:
-		f.between("spec.minInSyncReplicas", int64(*topic), 1, int64(most))
+		f.upTo(most, "spec.minInSyncReplicas", *topic)
 		return proto.Int32(*topic)
 	case cluster != nil:
-		f.between("topicDefaults.minInSyncReplicas", int64(*cluster), 1, maxReplicas)
+		f.upTo(maxReplicas, "topicDefaults.minInSyncReplicas", *cluster)
 		return proto.Int32(min(*cluster, most))
 	default:
 		return nil
@@ -165,8 +165,7 @@ func (f *faults) tiering(topic, cluster v1alpha1.TopicTiering) {
 // parsed returns what parse answers, and notes its error as a fault.
 func (f *faults) parsed(field string, parse func() (int64, error)) int64 {
 	value, err := parse()
-	var quantity *v1alpha1.QuantityError
-	if errors.As(err, &quantity) {
+	if quantity, ok := errors.AsType[*v1alpha1.QuantityError](err); ok {
 		f.add(field, quantity.Shown(), quantity.Limit)
 	} else if err != nil {
 		f.add(field, err.Error(), "a quantity")
@@ -178,14 +177,15 @@ func (f *faults) parsedBetween(field string, parse func() (int64, error), low, h
 	before := len(f.list)
 	value := f.parsed(field, parse)
 	if len(f.list) == before && (value < low || value > high) {
-		f.add(field, strconv.FormatInt(value, 10)+unit, strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10)+unit)
+		f.add(field, fmt.Sprintf("%d %s", value, unit), fmt.Sprintf("%d to %d %s", low, high, unit))
 	}
 	return value
 }
 
-func (f *faults) between(field string, value, low, high int64) {
-	if value < low || value > high {
-		f.add(field, strconv.FormatInt(value, 10), strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10))
+// upTo refuses a number that is not within 1 and most.
+func (f *faults) upTo(most int32, field string, value int32) {
+	if value < 1 || value > most {
+		f.add(field, fmt.Sprint(value), fmt.Sprintf("1 to %d", most))
 	}
 }
 
