@@ -1,6 +1,7 @@
 package log
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -118,6 +119,9 @@ func (l *Log) write(b []byte, h record.Header, now time.Time) error {
 	if err := l.dropClean(); err != nil {
 		return l.writeFailed(err, now)
 	}
+	if err := l.boundEpochs(h.BaseOffset); err != nil {
+		return l.writeFailed(err, now)
+	}
 	if err := l.rollIfDue(len(b), h.LastOffset(), now); err != nil {
 		return l.writeFailed(err, now)
 	}
@@ -167,8 +171,11 @@ func (l *Log) publish(ref segment.Ref, end int64) {
 	}
 }
 
-// writeFailed makes the log read-only and returns the typed error. Needs appendMu.
+// writeFailed makes the log read-only and returns the typed error; a log that a sync has failed stays so. Needs appendMu.
 func (l *Log) writeFailed(err error, now time.Time) error {
+	if errors.Is(err, ErrFailed) {
+		return err
+	}
 	err = fmt.Errorf("%w: %w", ErrReadOnly, diskError(err))
 	l.w.retryAt = now.Add(retryDisk)
 	l.setState(ReadOnly, err)

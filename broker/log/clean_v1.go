@@ -75,7 +75,7 @@ func (l *Log) writeClean() error {
 	if err := l.snapshotAtClose(s); err != nil {
 		return err
 	}
-	if err := l.checkpointEpochs(false); err != nil {
+	if err := l.saveEpochs(); err != nil {
 		return err
 	}
 	st := s.State()

@@ -96,10 +96,22 @@ func readFile(fsys vfs.FS, name string) ([]byte, error) {
 
 const tmpSuffix = ".tmp"
 
+// errSync marks a sync that failed, as opposed to a write that did.
+var errSync = errors.New("sync failed")
+
+func syncError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errSync, err)
+}
+
 // replaceFile makes name hold b, durably: a crash leaves the old content or the new.
 //
 // Crash windows: before the rename, the old file and a stray temporary one, which Open removes; the bytes of the new
 // file are synced before it gets the name; between rename and the sync of the directory either name may survive.
+//
+// errSync is matched if a sync failed: nothing that comes later proves that the content is durable.
 func replaceFile(fsys vfs.FS, name string, b []byte) error {
 	f, err := createTruncated(fsys, name+tmpSuffix)
 	if err != nil {
@@ -107,7 +119,7 @@ func replaceFile(fsys vfs.FS, name string, b []byte) error {
 	}
 	_, err = f.WriteAt(b, 0)
 	if err == nil {
-		err = f.Sync()
+		err = syncError(f.Sync())
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -116,7 +128,7 @@ func replaceFile(fsys vfs.FS, name string, b []byte) error {
 		err = fsys.Rename(name+tmpSuffix, name)
 	}
 	if err == nil {
-		err = fsys.SyncDir(filepath.Dir(name))
+		err = syncError(fsys.SyncDir(filepath.Dir(name)))
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)

@@ -88,7 +88,8 @@ func merge(sources ...[]EpochStart) lineage {
 func (l *Log) AssignEpoch(epoch int32) error {
 	l.appendMu.Lock()
 	defer l.appendMu.Unlock()
-	// A full disk is no reason: nothing is written before the epoch's first batch, and until then its leader can be read from.
+	// A full disk is no reason: nothing is written before the epoch's first batch (epochs without one that begin at the same
+	// offset replace each other, so they do not add up either), and until then its leader can be read from.
 	if s := l.state.Load(); s.Health != Online && s.Health != ReadOnly {
 		return s.Err
 	}
@@ -104,25 +105,26 @@ func (l *Log) assignEpochLocked(epoch int32) error {
 	case epoch < latest || epoch < 0:
 		return fencedError(epoch, latest)
 	}
-	if err := l.boundEpochs(); err != nil {
-		return l.writeFailed(err, l.clk.Now())
-	}
 	l.addEpoch(EpochStart{Epoch: epoch, Start: l.end.Load()})
 	return nil
 }
 
-// maxUncheckpointed is how many epochs the journal alone may hold of a log. It keeps the newest 64 of each.
+// maxUncheckpointed is how many epochs with batches the journal alone may hold of a log. It keeps the newest 64 of each.
 const maxUncheckpointed = 32
 
-// boundEpochs writes the checkpoint early if leadership has changed often since the last roll. Needs appendMu.
-func (l *Log) boundEpochs() error {
+// boundEpochs writes the checkpoint early if leadership has changed often since the last roll, and the batch at base is the first one
+// of its epoch. Needs appendMu.
+func (l *Log) boundEpochs(base int64) error {
+	if g := *l.epochs.Load(); len(g) == 0 || g[len(g)-1].Start != base {
+		return nil
+	}
 	l.mu.Lock()
 	n := len(l.mu.uncheckpointed)
 	l.mu.Unlock()
-	if n < maxUncheckpointed {
+	if n <= maxUncheckpointed {
 		return nil
 	}
-	return l.checkpointEpochs(false)
+	return l.saveEpochs()
 }
 
 func (l *Log) addEpoch(e EpochStart) {

@@ -3,7 +3,13 @@ package log
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"runnel.dev/runnel/internal/vfs/errorfs"
 )
 
 // mustAppendIn appends one record in an epoch.
@@ -91,4 +97,113 @@ func TestTruncateDropsAnEpochWithoutBatches(t *testing.T) {
 		t.Errorf("epochs %v, end %d", got, again.l.End())
 	}
 	again.closeAll()
+}
+
+// unsavedEpochs appends one batch in each of n epochs, which only the journal has afterwards.
+func (e *env) unsavedEpochs(n int) {
+	e.t.Helper()
+	for i := range int32(n) {
+		e.mustAppendIn(i, "x")
+	}
+}
+
+// TestANewEpochOnAFullDisk: a leader is elected while the disk is full and as many epochs as the journal may hold alone are unsaved.
+// It can be read from, and nothing is written before its first batch.
+func TestANewEpochOnAFullDisk(t *testing.T) {
+	fsys := errorfs.Wrap(newDisk(t), nil)
+	e := newEnvOn(t, fsys, testConfig(), StartState{})
+	must(t, e.l.SetConfig(DefaultConfig())) // one segment: no roll saves an epoch
+	e.unsavedEpochs(maxUncheckpointed)
+	writes := 0
+	fsys.SetInjector(func(op errorfs.Op) error {
+		if op.Kind.Mutates() {
+			writes++
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	e.l.SetReadOnly(ErrNoSpace)
+	for epoch := int32(maxUncheckpointed); epoch < maxUncheckpointed+5; epoch++ {
+		if err := e.l.AssignEpoch(epoch); err != nil || writes > 0 {
+			t.Fatalf("epoch %d: %v, %d writes", epoch, err, writes)
+		}
+	}
+	fsys.SetInjector(nil)
+	must(t, e.l.TryResume())
+	e.mustAppendIn(maxUncheckpointed+4, "y")
+	if saved, err := readEpochs(e.fs, testDir); err != nil || len(saved) != maxUncheckpointed+1 {
+		t.Errorf("the first batch of the epoch found %d epochs saved, %v", len(saved), err)
+	}
+}
+
+// TestEpochsThatCannotBeSynced: one sync error is all there is to learn from. It fails the log and is told to the host, whether a roll
+// or too many epochs were the reason to save them.
+func TestEpochsThatCannotBeSynced(t *testing.T) {
+	reasons := map[string]func(e *env) error{
+		"roll": func(e *env) error { return e.l.Roll() },
+		"append that rolls": func(e *env) error {
+			e.clk.Advance(48 * time.Hour)
+			_, err := e.append(batch(t, 1, 1, noProducer, "x"), 0)
+			return err
+		},
+		"many epochs": func(e *env) error {
+			for epoch := int32(1); ; epoch++ {
+				if _, err := e.append(batch(t, 1, 1, noProducer, "x"), epoch); err != nil || epoch > 2*maxUncheckpointed {
+					return err
+				}
+			}
+		},
+		"close": func(e *env) error {
+			must(t, e.host.round(e.l))
+			return e.l.Close()
+		},
+	}
+	for name, save := range reasons {
+		for _, kind := range []errorfs.Kind{errorfs.Sync, errorfs.SyncDir} {
+			t.Run(fmt.Sprint(name, ", ", kind), func(t *testing.T) {
+				fsys := errorfs.Wrap(newDisk(t), nil)
+				e := newEnvOn(t, fsys, testConfig(), StartState{})
+				must(t, e.l.SetConfig(DefaultConfig()))
+				e.mustAppendIn(0, "x")
+				named := false
+				fsys.SetInjector(func(op errorfs.Op) error {
+					named = named || op.Kind == errorfs.Rename && strings.HasSuffix(op.NewName, epochsName)
+					if op.Kind == kind && (kind == errorfs.SyncDir && named || op.Name == testDir+"/"+epochsName+tmpSuffix) {
+						return errorfs.LosePages(syscall.EIO)
+					}
+					return nil
+				})
+				if err := save(e); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrIO) || errors.Is(err, ErrReadOnly) {
+					t.Errorf("the caller gets %v", err)
+				}
+				if len(e.host.mu.failed) == 0 || !errors.Is(e.host.mu.failed[0], ErrFailed) {
+					t.Errorf("the host was told %v", e.host.mu.failed)
+				}
+				fsys.SetInjector(nil)
+				e.clk.Advance(time.Hour)
+				if _, err := e.append(batch(t, 1, 1, noProducer, "x"), 100); err == nil {
+					t.Error("the log goes on")
+				}
+				_ = e.l.Close()
+			})
+		}
+	}
+}
+
+// TestEpochsThatFindNoSpace: a roll on a full disk keeps them in the journal, and goes on.
+func TestEpochsThatFindNoSpace(t *testing.T) {
+	fsys := errorfs.Wrap(newDisk(t), nil)
+	e := newEnvOn(t, fsys, testConfig(), StartState{})
+	e.mustAppendIn(0, "x")
+	fsys.SetInjector(func(op errorfs.Op) error {
+		if op.Kind == errorfs.Write && op.Name == testDir+"/"+epochsName+tmpSuffix {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	must(t, e.l.Roll())
+	e.mustAppendIn(0, "y")
+	if st := e.l.State(); st.Health != Online || len(e.host.mu.failed) > 0 {
+		t.Errorf("%v, the host was told %v", st.Health, e.host.mu.failed)
+	}
 }

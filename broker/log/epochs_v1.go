@@ -68,6 +68,16 @@ func readEpochs(fsys vfs.FS, dir string) ([]EpochStart, error) {
 	return decodeEpochs(name, b)
 }
 
+// saveEpochs writes the checkpoint of an open log if it lacks something. A sync that fails there fails the log, as any other one
+// does. Needs appendMu.
+func (l *Log) saveEpochs() error {
+	err := l.checkpointEpochs(false)
+	if errors.Is(err, errSync) {
+		return l.syncFailed(err)
+	}
+	return err
+}
+
 // checkpointEpochs writes the checkpoint if it lacks something. Needs appendMu.
 func (l *Log) checkpointEpochs(force bool) error {
 	l.mu.Lock()

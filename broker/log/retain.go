@@ -66,6 +66,9 @@ func (l *Log) retentionStart(now time.Time) (int64, error) {
 		if !s.Sealed() {
 			// The last segment has expired as a whole: the log goes on in an empty one.
 			if err := l.rollExpired(s); err != nil {
+				if errors.Is(err, ErrFailed) {
+					return start, err
+				}
 				if !errors.Is(err, errNotExpired) {
 					l.lg.Warn("expired segment cannot be sealed", "dir", l.dir, "segment", s.Base(), "error", err)
 				}

@@ -47,7 +47,8 @@ func (l *Log) Roll() error {
 // and everything appended so far together, so as long as Flushed is at or below the roll, recovery may find any subset:
 // an index that is short or absent is rebuilt; a snapshot that is torn or absent is skipped, and one that lies behind
 // the recovered end is removed; a new segment file whose base is not where the old one ends is removed with what
-// follows it. A failed step leaves the old segment in charge, and the roll is tried again by the next append.
+// follows it. A failed step leaves the old segment in charge, and the roll is tried again by the next append. The epoch
+// checkpoint comes last, with a sync of its own: without it the journal has the epochs, but a sync that fails is ErrFailed.
 func (l *Log) rollLocked() error {
 	s, end := l.active(), l.end.Load()
 	if l.w.tailDirty {
@@ -92,7 +93,9 @@ func (l *Log) rollLocked() error {
 	l.mu.Unlock()
 	l.w.firstAt = time.Time{}
 	l.w.snapshotSize = 0
-	if err := l.checkpointEpochs(false); err != nil {
+	if err := l.saveEpochs(); errors.Is(err, ErrFailed) {
+		return err
+	} else if err != nil {
 		l.lg.Warn("epoch checkpoint was not written, the journal keeps the epochs", "dir", l.dir, "error", err)
 	}
 	l.markDirty()
