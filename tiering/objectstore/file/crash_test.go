@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -204,6 +205,38 @@ func TestAnswersAreDurable(t *testing.T) {
 		if answered < 2 {
 			t.Fatalf("%s: only %d puts left an object behind", name, answered)
 		}
+	}
+}
+
+// All directories on the way to an object are durable before it is there, those
+// too that another process has made and not synced. (The file system in memory
+// makes them durable with the rename, as some real ones do.)
+func TestDirectoriesAreSyncedFirst(t *testing.T) {
+	disk := memfs.New()
+	fsys := errorfs.Wrap(disk, nil)
+	s := open(t, fsys, root)
+	ok(t, disk.MkdirAll(root+"/objects/+a"))
+	var synced []string
+	renamed := false
+	fsys.SetInjector(func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.SyncDir:
+			synced = append(synced, op.Name)
+		case errorfs.Rename:
+			renamed = true
+			for _, dir := range []string{root + "/objects", root + "/objects/+a"} {
+				if !slices.Contains(synced, dir) {
+					t.Errorf("%s was not synced before the rename", dir)
+				}
+			}
+			synced = nil
+		default:
+		}
+		return nil
+	})
+	ok(t, put(t.Context(), s, "a/b/key", "data", objectstore.Unconditional))
+	if want := []string{root + "/objects/+a/+b"}; !renamed || !slices.Equal(synced, want) {
+		t.Fatalf("after the rename synced %q, want %q", synced, want)
 	}
 }
 

@@ -166,8 +166,8 @@ func testListPages(t *testing.T, s objectstore.Store) {
 	if len(page.Objects) != 10 || !page.More {
 		t.Fatalf("page has %d objects, more: %v", len(page.Objects), page.More)
 	}
-	for i, info := range page.Objects {
-		if info.Key != keys[10+i] || info.Size != int64(10+i) || info.Modified.IsZero() || !info.Checksum.IsZero() {
+	for i, key := range keys[10:20] {
+		if info := page.Objects[i]; info.Key != key || info.Size != int64(10+i) || info.Modified.IsZero() || !info.Checksum.IsZero() {
 			t.Fatalf("object %d of the page is %+v", i, info)
 		}
 	}
