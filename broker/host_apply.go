@@ -21,13 +21,14 @@ func (h *host) carryOut(ctx context.Context, w *plan) (failed bool) {
 			failed = true
 		}
 	}
+	// Roles go first: they only need this broker, and everything behind them may wait for the disk or for etcd.
+	attempt("assign", h.assign(w.roles))
 	attempt("purge", h.purge(ctx, w.purge))
 	confirmed, err := h.createAll(ctx, w.create)
 	attempt("create", err)
 	attempt("confirm", h.confirm(ctx, append(w.confirm, confirmed...)))
 	attempt("mark", h.reportMarks(ctx, w.marks))
 	attempt("configure", h.configure(w.configs))
-	attempt("assign", h.assign(w.roles))
 	return failed
 }
 
