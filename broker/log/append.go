@@ -30,7 +30,7 @@ type Appended struct {
 // newer than the log's is assigned at its end first.
 //
 // Nothing was appended if an error is returned: ErrFenced, *BatchTooLargeError, *SequenceError, ErrUnknownProducer,
-// ErrProducerFenced, ErrReadOnly (with ErrNoSpace, ErrReadOnlyFS or ErrIO), ErrFailed, ErrQuarantined, ErrClosed.
+// ErrProducerFenced, ErrTooManyProducers, ErrReadOnly (with ErrNoSpace, ErrReadOnlyFS or ErrIO), ErrFailed, ErrQuarantined, ErrClosed.
 func (l *Log) Append(b []byte, h record.Header, leaderEpoch int32, now time.Time) (Appended, error) {
 	l.appendMu.Lock()
 	defer l.appendMu.Unlock()
@@ -51,6 +51,10 @@ func (l *Log) Append(b []byte, h record.Header, leaderEpoch int32, now time.Time
 		return Appended{}, err
 	} else if ok {
 		return l.duplicate(dup, cfg), nil
+	}
+	l.w.producers.limit = cfg.MaxProducers
+	if err := l.w.producers.admit(h, l.hw.Load(), now); err != nil {
+		return Appended{}, err
 	}
 	if err := l.writableAt(now); err != nil {
 		return Appended{}, err
@@ -95,6 +99,7 @@ func (l *Log) AppendAsFollower(b []byte) error {
 	l.appendMu.Lock()
 	defer l.appendMu.Unlock()
 	now := l.clk.Now()
+	l.w.producers.limit = l.cfg.Load().MaxProducers
 	if err := l.writableAt(now); err != nil {
 		return err
 	}

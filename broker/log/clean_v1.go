@@ -174,7 +174,7 @@ func (l *Log) openClean(c cleanState, d dirFiles, rec Recovered, g lineage, chec
 		l.w.firstAt = time.UnixMilli(c.firstAtMS)
 	}
 	if states, err := readSnapshot(l.fs, l.dir, c.end); err == nil {
-		l.w.producers = importProducers(states)
+		l.w.producers = importProducers(states, l.cfg.Load().MaxProducers)
 		if c.end != last.Base() {
 			l.w.midSnapshot = c.end
 		}

@@ -40,6 +40,11 @@ type Config struct {
 	MaxTimestampAhead time.Duration
 	// ProducerIDExpiry forgets idempotent producers that have not written for this long. > 0.
 	ProducerIDExpiry time.Duration
+	// MaxProducers bounds the idempotent producers that are remembered, about 160 bytes of memory and up to 140 of a snapshot
+	// each. When there are more, the longest idle one that is surely done is forgotten (see producers), or the new one refused.
+	// Range: 1 to 1,000,000, which keeps every snapshot readable. The default, 100,000 or 14 MB of a snapshot, is far above
+	// what writes to one partition at a time.
+	MaxProducers int
 	// SnapshotInterval is the log bytes after which producer state is snapshotted within a segment, which bounds what a
 	// recovery has to walk. > 0.
 	SnapshotInterval int64
@@ -59,6 +64,7 @@ func DefaultConfig() Config {
 		TimestampType:      CreateTime,
 		MaxTimestampAhead:  time.Hour,
 		ProducerIDExpiry:   24 * time.Hour,
+		MaxProducers:       100_000,
 		SnapshotInterval:   64 << 20,
 		RecoverVerifyBytes: 1 << 20,
 	}
@@ -67,7 +73,11 @@ func DefaultConfig() Config {
 const (
 	minSegmentBytes = 256
 	maxBatchBytes   = 16 << 20
+	maxProducers    = 1_000_000
 )
+
+// A snapshot of as many producers as may be configured can be read back: this does not compile otherwise.
+const _ = uint(maxEnvelope - envelopeSize - snapshotHeader - maxProducers*(snapshotProducer+rememberedBatches*snapshotBatch))
 
 // Validate returns all faults, joined.
 func (c Config) Validate() error {
@@ -89,6 +99,7 @@ func (c Config) Validate() error {
 	check(c.TimestampType <= LogAppendTime, "timestampType is %d, it must be 0 (create time) or 1 (log append time)", c.TimestampType)
 	check(c.MaxTimestampAhead >= 0, "maxTimestampAhead is %s, it must not be negative", c.MaxTimestampAhead)
 	check(c.ProducerIDExpiry > 0, "producerIDExpiry is %s, it must be positive", c.ProducerIDExpiry)
+	check(c.MaxProducers >= 1 && c.MaxProducers <= maxProducers, "maxProducers is %d, it must lie between 1 and %d", c.MaxProducers, maxProducers)
 	check(c.SnapshotInterval > 0, "snapshotInterval is %d, it must be positive", c.SnapshotInterval)
 	check(c.RecoverVerifyBytes >= 0, "recoverVerifyBytes is %d, it must not be negative", c.RecoverVerifyBytes)
 	return errors.Join(all...)

@@ -64,7 +64,7 @@ func (l *Log) create(st StartState) error {
 	}
 	g := merge(st.Epochs).upTo(st.Offset)
 	l.epochs.Store(&g)
-	l.w.producers = importProducers(st.Producers)
+	l.w.producers = importProducers(st.Producers, l.cfg.Load().MaxProducers)
 	if len(st.Producers) > 0 {
 		f, err := l.writeSnapshot(st.Offset)
 		if err != nil {

@@ -22,7 +22,8 @@ import (
 // a reader refuses one that it does not know.
 const (
 	envelopeSize = 16
-	maxEnvelope  = 256 << 20 // bytes; bounds what a reader allocates for a damaged length
+	// maxEnvelope bounds a file in bytes: what is written, and so what a reader allocates for a damaged length.
+	maxEnvelope = 256 << 20
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -94,6 +95,14 @@ func readFile(fsys vfs.FS, name string) ([]byte, error) {
 	return b[:n], nil
 }
 
+// fits tells whether a file of n bytes could be read back.
+func fits(name string, n int) error {
+	if n > maxEnvelope {
+		return fmt.Errorf("write %s: %d bytes, at most %d can be read back", name, n, maxEnvelope)
+	}
+	return nil
+}
+
 const tmpSuffix = ".tmp"
 
 // errSync marks a sync that failed, as opposed to a write that did.
@@ -113,6 +122,9 @@ func syncError(err error) error {
 //
 // errSync is matched if a sync failed: nothing that comes later proves that the content is durable.
 func replaceFile(fsys vfs.FS, name string, b []byte) error {
+	if err := fits(name, len(b)); err != nil {
+		return err
+	}
 	f, err := createTruncated(fsys, name+tmpSuffix)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)

@@ -3,6 +3,7 @@ package log
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"runnel.dev/runnel/broker/segment"
 )
@@ -21,6 +22,8 @@ var (
 	ErrUnknownProducer = errors.New("unknown producer")
 	// ErrProducerFenced: a newer epoch of the producer has written.
 	ErrProducerFenced = errors.New("producer is fenced by a newer epoch")
+	// ErrTooManyProducers: the producer is new, and there is none that could be forgotten for it yet. It may try again.
+	ErrTooManyProducers = errors.New("too many producers")
 	// ErrFenced: the leader epoch of the call is older than the log's.
 	ErrFenced = errors.New("leader epoch is fenced by a newer one")
 	// ErrNotContiguous: a follower's batch does not begin at the log end.
@@ -127,6 +130,19 @@ func (e *unknownProducerError) Error() string {
 }
 
 func (e *unknownProducerError) Is(target error) bool { return target == ErrUnknownProducer }
+
+type tooManyProducersError struct {
+	id    int64
+	limit int
+	idle  time.Duration
+}
+
+func (e *tooManyProducersError) Error() string {
+	return fmt.Sprintf("producer %d is new, and the partition remembers %d already, the most that it may: the longest idle one wrote %s ago",
+		e.id, e.limit, e.idle.Round(time.Second))
+}
+
+func (e *tooManyProducersError) Is(target error) bool { return target == ErrTooManyProducers }
 
 type producerFencedError struct {
 	id             int64

@@ -36,7 +36,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		at, states, err := decodeSnapshot("snapshot", seal(snapshotFormat, b))
 		if err == nil {
-			_ = importProducers(states).export()
+			_ = importProducers(states, maxProducers).export()
 		}
 		checkDecoded(t, err, func() []byte { return encodeSnapshot(at, states) }, seal(snapshotFormat, b))
 	})

@@ -46,7 +46,7 @@ func newLog(oc OpenConfig, m Meta) *Log {
 	l.state.Store(&State{})
 	l.segs.Store(&[]*segment.Segment{})
 	l.epochs.Store(&lineage{})
-	l.w.producers = newProducers()
+	l.w.producers = newProducers(oc.Config.MaxProducers)
 	return l
 }
 

@@ -1,7 +1,10 @@
 package log
 
 import (
+	"cmp"
 	"math"
+	"slices"
+	"time"
 
 	"runnel.dev/runnel/record"
 )
@@ -9,6 +12,10 @@ import (
 // rememberedBatches is how many batches of each producer are kept to recognise duplicates: as many as a producer may
 // have in flight.
 const rememberedBatches = 5
+
+// minProducerIdle is how long a producer has to be idle before another one may take its place: longer than clients retry a batch
+// (two minutes, unless they are told otherwise).
+const minProducerIdle = 5 * time.Minute
 
 // pastBatch is what is remembered of one batch.
 type pastBatch struct {
@@ -24,6 +31,9 @@ func (b pastBatch) delta() int32 {
 
 // producer is one idempotent producer's state.
 type producer struct {
+	id           int64
+	older, newer *producer // by last append
+
 	epoch      int16
 	n          uint8 // batches remembered, the last n of the ring below
 	next       uint8 // where the next one goes
@@ -44,10 +54,82 @@ func (p *producer) push(b pastBatch) {
 	}
 }
 
-// producers is the producer state at the log end. Guarded by appendMu.
-type producers struct{ byID map[int64]*producer }
+// lastBase returns the base offset of the last batch, -1 if none is remembered.
+func (p *producer) lastBase() int64 {
+	if p.n == 0 {
+		return -1
+	}
+	return p.at(0).base
+}
 
-func newProducers() *producers { return &producers{} }
+// producers is the producer state at the log end. Guarded by appendMu.
+//
+// Any client can make up producer ids, so there are at most limit of them, and the longest idle one gives way to a new one. What is
+// forgotten follows from the batches in the log alone: "longest idle" goes by the offset of the last batch, not by a clock. So all
+// replicas, and a replay after a crash, forget the same ones.
+//
+// Why that is safe: a producer that was forgotten and goes on gets ErrUnknownProducer, because its sequence is not 0; nothing is
+// appended twice, and the client begins anew with another id. Only its very first batch, with sequence 0, would be taken for that of
+// a new producer if it came again. So the leader lets go of no producer whose last batch may still be retried: one at or above the
+// high watermark, which nobody has acknowledged, or one that wrote within minProducerIdle. As long as there is no other to let go of,
+// new producers are refused (admit), and those that are known go on.
+type producers struct {
+	byID           map[int64]*producer
+	oldest, newest *producer
+	limit          int
+}
+
+func newProducers(limit int) *producers { return &producers{limit: limit} }
+
+// admit returns an error if h is of a new producer for which there is no room. For leaders: what a leader has admitted, followers
+// take.
+func (ps *producers) admit(h record.Header, highWatermark int64, now time.Time) error {
+	if h.ProducerID < 0 || len(ps.byID) < ps.limit || ps.byID[h.ProducerID] != nil {
+		return nil
+	}
+	idle := now.Sub(time.UnixMilli(ps.oldest.lastActive))
+	if ps.oldest.lastBase() < highWatermark && idle >= minProducerIdle {
+		return nil
+	}
+	return &tooManyProducersError{id: h.ProducerID, limit: ps.limit, idle: idle}
+}
+
+// makeRoom forgets the longest idle producers until there is room for n more.
+func (ps *producers) makeRoom(n int) {
+	for len(ps.byID) > 0 && len(ps.byID)+n > ps.limit {
+		ps.forget(ps.oldest)
+	}
+}
+
+func (ps *producers) forget(p *producer) {
+	ps.unlink(p)
+	delete(ps.byID, p.id)
+}
+
+func (ps *producers) unlink(p *producer) {
+	if p.older != nil {
+		p.older.newer = p.newer
+	} else {
+		ps.oldest = p.newer
+	}
+	if p.newer != nil {
+		p.newer.older = p.older
+	} else {
+		ps.newest = p.older
+	}
+	p.older, p.newer = nil, nil
+}
+
+// link makes p the newest one.
+func (ps *producers) link(p *producer) {
+	p.older = ps.newest
+	if ps.newest != nil {
+		ps.newest.newer = p
+	} else {
+		ps.oldest = p
+	}
+	ps.newest = p
+}
 
 // check decides about the next batch: ok with the original if it is a duplicate of one of the last five, an error if it
 // is neither that nor the next in sequence.
@@ -99,26 +181,38 @@ func (ps *producers) add(h record.Header, nowMS int64) {
 	}
 	p := ps.byID[h.ProducerID]
 	if p == nil {
-		if ps.byID == nil {
-			ps.byID = make(map[int64]*producer)
-		}
-		p = &producer{epoch: h.ProducerEpoch}
-		ps.byID[h.ProducerID] = p
+		ps.makeRoom(1)
+		p = ps.insert(h.ProducerID)
+		p.epoch = h.ProducerEpoch
+	} else {
+		ps.unlink(p)
+		ps.link(p)
 	}
 	if p.epoch != h.ProducerEpoch {
-		*p = producer{epoch: h.ProducerEpoch}
+		p.epoch, p.n, p.next = h.ProducerEpoch, 0, 0
 	}
 	p.lastActive = nowMS
 	p.push(pastBatch{first: h.BaseSequence, last: h.LastSequence(), base: h.BaseOffset, maxTimestamp: h.MaxTimestamp})
+}
+
+// insert adds an empty producer as the newest one.
+func (ps *producers) insert(id int64) *producer {
+	if ps.byID == nil {
+		ps.byID = make(map[int64]*producer)
+	}
+	p := &producer{id: id}
+	ps.byID[id] = p
+	ps.link(p)
+	return p
 }
 
 // expire forgets producers that have not written since beforeMS. It goes by the broker's clock at append, not by
 // record timestamps: a backfill of old records would be forgotten at once.
 func (ps *producers) expire(beforeMS int64) int {
 	n := 0
-	for id, p := range ps.byID {
+	for _, p := range ps.byID {
 		if p.lastActive < beforeMS {
-			delete(ps.byID, id)
+			ps.forget(p)
 			n++
 		}
 	}
@@ -154,14 +248,30 @@ func (ps *producers) export() []ProducerState {
 	return out
 }
 
-func importProducers(states []ProducerState) *producers {
-	ps := &producers{byID: make(map[int64]*producer, len(states))}
+// importProducers takes over an exported state; of more than limit producers, the least idle ones.
+func importProducers(states []ProducerState, limit int) *producers {
+	last := func(st ProducerState) int64 {
+		if n := len(st.Batches); n > 0 {
+			return st.Batches[n-1].Base
+		}
+		return -1
+	}
+	states = slices.Clone(states)
+	slices.SortFunc(states, func(a, b ProducerState) int {
+		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(a.ProducerID, b.ProducerID))
+	})
+	states = states[max(0, len(states)-limit):]
+	ps := newProducers(limit)
 	for _, st := range states {
-		p := &producer{epoch: st.Epoch, lastActive: st.LastActiveMS}
+		p := ps.byID[st.ProducerID]
+		if p != nil {
+			ps.forget(p) // the state of another replica names it twice
+		}
+		p = ps.insert(st.ProducerID)
+		p.epoch, p.lastActive = st.Epoch, st.LastActiveMS
 		for _, b := range st.Batches[max(0, len(st.Batches)-rememberedBatches):] {
 			p.push(pastBatch{first: b.FirstSequence, last: b.LastSequence, base: b.Base, maxTimestamp: b.MaxTimestamp})
 		}
-		ps.byID[st.ProducerID] = p
 	}
 	return ps
 }

@@ -66,7 +66,7 @@ func TestProducerSequences(t *testing.T) {
 }
 
 func TestSequenceWrapsAround(t *testing.T) {
-	ps := newProducers()
+	ps := newProducers(10)
 	h := record.Header{ProducerID: 1, BaseSequence: math.MaxInt32 - 1, LastOffsetDelta: 3, BaseOffset: 40}
 	ps.add(h, 1)
 	if b := ps.byID[1].at(0); b.delta() != 3 || b.last != 1 {

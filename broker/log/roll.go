@@ -118,11 +118,15 @@ func (l *Log) createSegment(base int64) (*segment.Segment, error) {
 // when it is whole, so that whoever looks at a running log never finds half of one; after a crash it may be torn.
 func (l *Log) writeSnapshot(offset int64) (vfs.File, error) {
 	name := segment.Path(l.dir, offset, segment.ExtSnapshot)
+	content := encodeSnapshot(offset, l.w.producers.export())
+	if err := fits(name, len(content)); err != nil {
+		return nil, err
+	}
 	f, err := createTruncated(l.fs, name+tmpSuffix)
 	if err != nil {
 		return nil, fmt.Errorf("write producer snapshot: %w", err)
 	}
-	_, err = f.WriteAt(encodeSnapshot(offset, l.w.producers.export()), 0)
+	_, err = f.WriteAt(content, 0)
 	if err == nil {
 		err = l.fs.Rename(name+tmpSuffix, name)
 	}

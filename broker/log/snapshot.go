@@ -18,7 +18,8 @@ func (l *Log) producersAt(end int64) (*producers, error) {
 		return nil, err
 	}
 	segs := l.segments()
-	ps, from := newProducers(), segs[0].Base()
+	limit := l.cfg.Load().MaxProducers
+	ps, from := newProducers(limit), segs[0].Base()
 	for _, e := range slices.Backward(entries) {
 		base, ext, ok := segment.ParseFileName(e.Name)
 		if !ok || ext != segment.ExtSnapshot || base > end || base < from {
@@ -32,7 +33,7 @@ func (l *Log) producersAt(end int64) (*producers, error) {
 			l.lg.Warn("producer snapshot is not usable, an older one serves", "dir", l.dir, "offset", base, "error", err)
 			continue
 		}
-		ps, from = importProducers(states), base
+		ps, from = importProducers(states, limit), base
 		break
 	}
 	now := l.clk.Now().UnixMilli()

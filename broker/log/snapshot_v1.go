@@ -19,6 +19,7 @@ import (
 //
 // It is the state at offset, which is also the name of the file: everything below it counts, nothing from it on.
 const (
+	snapshotHeader   = 12
 	snapshotProducer = 20
 	snapshotBatch    = 24
 )
@@ -27,9 +28,9 @@ var snapshotFormat = format{magic: "RNLP", version: 1}
 
 func encodeSnapshot(offset int64, states []ProducerState) []byte {
 	be := binary.BigEndian
-	b := make([]byte, 0, 12+len(states)*(snapshotProducer+rememberedBatches*snapshotBatch))
+	b := make([]byte, 0, snapshotHeader+len(states)*(snapshotProducer+rememberedBatches*snapshotBatch))
 	b = be.AppendUint64(b, uint64(offset))      // #nosec G115 -- not negative
-	b = be.AppendUint32(b, uint32(len(states))) // #nosec G115 -- bounded by memory
+	b = be.AppendUint32(b, uint32(len(states))) // #nosec G115 -- bounded by Config.MaxProducers
 	for _, p := range states {
 		b = be.AppendUint64(b, uint64(p.ProducerID))   // #nosec G115 -- bits kept
 		b = be.AppendUint16(b, uint16(p.Epoch))        // #nosec G115 -- bits kept

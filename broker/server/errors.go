@@ -72,6 +72,7 @@ var rules = []rule{
 	{log.ErrBatchTooLarge, codes.InvalidArgument, "BATCH_TOO_LARGE", false},
 	{log.ErrOutOfOrderSequence, codes.FailedPrecondition, "OUT_OF_ORDER_SEQUENCE", false},
 	{log.ErrUnknownProducer, codes.FailedPrecondition, "UNKNOWN_PRODUCER", false},
+	{log.ErrTooManyProducers, codes.ResourceExhausted, "TOO_MANY_PRODUCERS", true},
 	{log.ErrProducerFenced, codes.FailedPrecondition, "PRODUCER_FENCED", false},
 	{log.ErrFenced, codes.FailedPrecondition, "NOT_LEADER", true},
 	{log.ErrTruncated, codes.Unavailable, "LOG_TRUNCATED", true},
