@@ -95,7 +95,8 @@ func (r Ref) Release() error {
 // Sync makes the bytes of the .log file durable (fdatasync).
 func (r Ref) Sync() error { return r.h.f.Sync() }
 
-// StartWriteback asks the system to begin writing the bytes of a range. A hint.
+// StartWriteback asks the system to begin writing the bytes of a range. A hint. Nothing calls it yet: catch-up and cache files are
+// to be written back early, so that the sync of a whole volume need not wait for them.
 func (r Ref) StartWriteback(off, n int64) error { return r.h.f.StartWriteback(off, n) }
 
 // Same tells whether two Refs pin the same open file.
