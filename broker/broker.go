@@ -197,6 +197,7 @@ func (b *Broker) etcdTLS() (*tls.Config, []grpc.DialOption, error) {
 func (b *Broker) openStore(ctx context.Context, clusterID string) (*storage.Store, error) {
 	c := storage.DefaultConfig(b.cfg.Storage.DataDir, clusterID)
 	c.AllowNetworkStorage = b.cfg.Storage.AllowNetworkStorage
+	c.OpenFiles = idleFiles(c.OpenFiles)
 	c.ReserveBytes = int64(b.cfg.Storage.Reserve)
 	c.SyncfsThreshold = b.cfg.Storage.SyncfsThreshold
 	c.RetentionInterval = b.cfg.Storage.RetentionInterval.Std()
