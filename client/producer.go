@@ -42,11 +42,8 @@ type Producer struct {
 		topics  map[string]*producerTopic
 		senders map[int32]*sender
 		ended   bool
-
-		producerID    int64 // -1: none
-		producerEpoch int16
+		ids     producerIDs
 	}
-	acquire chan struct{} // holds a token while InitProducer is under way: one at a time
 }
 
 // NewProducer makes a producer: idempotent, acknowledged by all in-sync replicas, linger 5 ms, batches of 1 MiB, a buffer of
@@ -56,10 +53,10 @@ func (c *Client) NewProducer(opts ...ProducerOption) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Producer{c: c, cfg: cfg, timers: newTimers(c.cfg.clock), closing: make(chan struct{}), acquire: make(chan struct{}, 1)}
+	p := &Producer{c: c, cfg: cfg, timers: newTimers(c.cfg.clock), closing: make(chan struct{})}
 	p.budget.limit = cfg.bufferBytes
 	p.topics.Store(&map[string]*producerTopic{})
-	p.mu.topics, p.mu.senders, p.mu.producerID = make(map[string]*producerTopic), make(map[int32]*sender), -1
+	p.mu.topics, p.mu.senders, p.mu.ids.id = make(map[string]*producerTopic), make(map[int32]*sender), -1
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := c.register(p); err != nil {
 		p.cancel()
@@ -288,52 +285,6 @@ func (p *Producer) sender(broker int32) *sender {
 		p.wg.Go(func() { s.run(p.ctx) })
 	}
 	return s
-}
-
-// currentID is the producer id for partitions that have none yet.
-func (p *Producer) currentID() (id int64, epoch int16, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.producerID, p.mu.producerEpoch, p.mu.producerID >= 0
-}
-
-// discardID makes the next partition that needs an id get a new one.
-func (p *Producer) discardID(id int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.producerID == id {
-		p.mu.producerID = -1
-	}
-}
-
-// ensureID gets a producer id from the broker at address unless there is one.
-func (p *Producer) ensureID(ctx context.Context, address string) error {
-	if _, _, ok := p.currentID(); ok {
-		return nil
-	}
-	select {
-	case p.acquire <- struct{}{}:
-		defer func() { <-p.acquire }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if _, _, ok := p.currentID(); ok {
-		return nil
-	}
-	cc, err := p.c.conns.get(address, forControl)
-	if err != nil {
-		return err
-	}
-	rctx, cancel := p.c.request(ctx)
-	defer cancel()
-	r, err := runnelv1.NewProducerClient(cc).InitProducer(rctx, &runnelv1.InitProducerRequest{})
-	if err != nil {
-		return fmt.Errorf("get a producer id: %w", fromRPC(err))
-	}
-	p.mu.Lock()
-	p.mu.producerID, p.mu.producerEpoch = r.GetProducerId(), int16(r.GetProducerEpoch())
-	p.mu.Unlock()
-	return nil
 }
 
 func (p *Producer) newBatch(codec record.Codec) *batch {

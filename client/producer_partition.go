@@ -55,6 +55,7 @@ type producerPartition struct {
 
 		producerID    int64 // -1: none yet
 		producerEpoch int16
+		awaitsID      bool // is offered again once the producer has an id
 		// nextSequence is for the next batch; settledSequence follows the last batch that is known to be in the log.
 		nextSequence, settledSequence int32
 		// failing: a batch failed, and outstanding ones behind it are not settled yet.
@@ -173,7 +174,7 @@ func (pt *producerPartition) sealLocked(b *batch) {
 // offerLocked puts the partition on its broker's ready list when it has something that may be sent now.
 func (pt *producerPartition) offerLocked() {
 	s := pt.mu.sender
-	if s == nil || pt.mu.queued == s || pt.nextLocked(pt.p.c.cfg.clock.Now()) == nil {
+	if s == nil || pt.mu.queued == s || pt.mu.awaitsID || pt.nextLocked(pt.p.c.cfg.clock.Now()) == nil {
 		return
 	}
 	pt.mu.queued = s

@@ -112,9 +112,6 @@ func (s *sender) turn(ctx context.Context) bool {
 		_ = clock.Sleep(ctx, clk, wait)
 	}
 	stream, err := s.connected(ctx)
-	if err == nil {
-		err = s.p.ensureID(ctx, stream.address)
-	}
 	for i, pt := range ready {
 		if err == nil {
 			err = s.sendOne(stream, pt)
@@ -250,9 +247,8 @@ func (s *sender) pick(st *produceStream, pt *producerPartition) (b *batch, dropp
 	if b == nil {
 		return nil, dropped
 	}
-	if !pt.prepareLocked(b) {
-		pt.offerLocked() // the next turn gets a producer id first
-		return nil, dropped
+	if !pt.prepareLocked(b, st.address) {
+		return nil, dropped // it is offered again once there is a producer id
 	}
 	if b.wire == nil {
 		// Building takes long, and new records must not wait for it. The batch counts as sent meanwhile; sending keeps other
@@ -295,10 +291,11 @@ func (s *sender) pick(st *produceStream, pt *producerPartition) (b *batch, dropp
 }
 
 // prepareLocked gives b its sequence and takes it out of the reach of new records and of contexts.
-func (pt *producerPartition) prepareLocked(b *batch) bool {
+// It fails when there is no producer id yet, which is then asked for, at address first.
+func (pt *producerPartition) prepareLocked(b *batch, address string) bool {
 	mu := &pt.mu
 	if mu.producerID < 0 {
-		id, epoch, ok := pt.p.currentID()
+		id, epoch, ok := pt.p.takeID(pt, address)
 		if !ok {
 			return false
 		}
