@@ -140,7 +140,7 @@ func readClean(fsys vfs.FS, dir string) (cleanState, bool) {
 // matches tells whether the marker describes exactly these files.
 func (c cleanState) matches(d dirFiles, rec Recovered) bool {
 	n := len(d.segments)
-	if n == 0 || int64(n) != c.segments || rec.Known && (rec.Flushed > c.end || rec.LogStart > c.end) {
+	if n == 0 || int64(n) != c.segments || rec.LogStart > c.end || rec.Known && rec.Flushed > c.end {
 		return false
 	}
 	var total int64

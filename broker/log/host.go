@@ -47,6 +47,7 @@ type Recovered struct {
 	Flushed, HighWatermark, LogStart int64
 	Epochs                           []EpochStart
 	// Known is false if the journal had nothing of this log: it was lost, or the directory is foreign to it. Every
-	// valid batch is then kept, and Report says so.
+	// valid batch from LogStart on is then kept, and Report says so. LogStart may be known all the same, since it only ever
+	// moves forward; the other fields do not count.
 	Known bool
 }

@@ -76,7 +76,8 @@ func (r *recovery) chooseStart() error {
 	}
 	base := r.files[0].base
 	if !r.rec.Known {
-		r.rec.LogStart, r.rec.HighWatermark, r.lower = base, base, base
+		r.rec.LogStart = max(r.rec.LogStart, base)
+		r.rec.HighWatermark, r.lower = r.rec.LogStart, base
 		return nil
 	}
 	r.lower = max(r.rec.Flushed, base)

@@ -15,6 +15,7 @@ import (
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/internal/vfs"
 )
 
@@ -254,7 +255,11 @@ func (o *opening) openPartition(ctx context.Context, k partitionKey, dir string)
 	if err != nil {
 		return broken(log.Offline, err)
 	}
-	// Without all records of the journal its bounds and epochs may be too low, and may not be used to cut anything.
+	// Without all records of the journal its bounds and epochs may be too low, and may not be used to cut anything. The log start
+	// never moves back, so the one that is left is a floor: what was deleted below it stays deleted.
+	if isKnown && (known.logID == m.LogID || o.rebuiltFrom(k, known.logID)) {
+		oc.Recovered.LogStart = known.logStart
+	}
 	if isKnown && !o.lost && known.logID == m.LogID {
 		oc.Recovered = log.Recovered{
 			Flushed: known.flushed, HighWatermark: known.highWatermark, LogStart: known.logStart, Epochs: known.epochs, Known: true,
@@ -265,6 +270,12 @@ func (o *opening) openPartition(ctx context.Context, k partitionKey, dir string)
 		return broken(log.Offline, err)
 	}
 	return &partition{log: l, known: known}, rep
+}
+
+// rebuiltFrom tells whether the directory of k is a copy that Recover made of the log with this log ID, and that a crash kept out of
+// the journal: the original was set aside.
+func (o *opening) rebuiltFrom(k partitionKey, logID ids.LogID) bool {
+	return slices.ContainsFunc(o.found.damaged, func(l leftover) bool { return l.key == k && l.logID == logID })
 }
 
 // findMissing quarantines the partitions that the journal knows and that have no directory.
