@@ -27,10 +27,8 @@ func (s *Store) rebuild(ctx context.Context, k partitionKey, p *partition, plan 
 	if err := s.makeCopy(ctx, plan, m, temporary); err != nil {
 		return nil, err
 	}
-	if p.log != nil {
-		if err := p.log.Close(); err != nil {
-			return nil, err
-		}
+	if err := s.retire(k, p); err != nil {
+		return nil, err
 	}
 	parent := topicDir(s.cfg.DataDir, k.TopicID)
 	for _, rename := range [][2]string{{plan.Dir, plan.SetAside}, {temporary, plan.Dir}} {
@@ -42,6 +40,34 @@ func (s *Store) rebuild(ctx context.Context, k partitionKey, p *partition, plan 
 		}
 	}
 	return s.openRebuilt(ctx, k, plan, m)
+}
+
+// retire closes a damaged log and takes it out of the sync rounds: no round may journal its log ID over that of the copy. The
+// partition stays quarantined, with what is known of it, so that a recovery that fails from here on can be tried again.
+func (s *Store) retire(k partitionKey, p *partition) error {
+	if p.log == nil {
+		return nil
+	}
+	st := p.log.State()
+	s.set(k, &partition{broken: &st, known: s.knownNow(k, p)})
+	s.syncer.detach(p.log)
+	return p.log.Close()
+}
+
+// knownNow returns what is known of a damaged partition: what the journal said when it was opened, and what has become of it since.
+func (s *Store) knownNow(k partitionKey, p *partition) logState {
+	if p.log == nil {
+		return p.known
+	}
+	known, ok := s.journal.lookup(k)
+	if e := p.log.JournalEntry(); !ok || known.logID != e.LogID {
+		known = logState{logID: e.LogID, flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart, epochs: newestEpochs(p.log.Epochs())}
+	} else {
+		// A log that was damaged when it was opened says 0 everywhere.
+		known.flushed, known.highWatermark = max(known.flushed, e.Flushed), max(known.highWatermark, e.HighWatermark)
+		known.logStart = max(known.logStart, e.LogStart)
+	}
+	return known
 }
 
 // makeCopy builds the directory that takes the damaged one's place, durably.

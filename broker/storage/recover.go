@@ -53,7 +53,9 @@ type keptSegment struct {
 // The copy gets a new log ID: to the cluster it is another replica, which has to catch up before it counts.
 //
 // Crash windows: the copy is built and synced as NAME.recovering, then the original is renamed to NAME.damaged.LOGID and synced,
-// then the copy takes its name. Before the first rename is durable the next Open removes the copy; between the two it finishes.
+// then the copy takes its name, then the journal gets its bounds. Before the first rename is durable the next Open removes the copy;
+// between the two it finishes. Until the journal has the copy the next Open knows it by the original that was set aside, keeps all of
+// it, and takes the log start from what the journal says of the original.
 func (s *Store) Recover(ctx context.Context, topic ids.TopicID, n int32, acceptLoss bool) (RecoverPlan, error) {
 	k := partitionKey{topic, n}
 	plan, err := s.recover(ctx, k, acceptLoss)
@@ -88,7 +90,6 @@ func (s *Store) recover(ctx context.Context, k partitionKey, acceptLoss bool) (R
 	if err != nil {
 		return plan, s.diskFault(err)
 	}
-	s.unset(k)
 	s.set(k, &partition{log: l})
 	s.syncer.markDirty(l)
 	plan.Applied = true
@@ -97,10 +98,11 @@ func (s *Store) recover(ctx context.Context, k partitionKey, acceptLoss bool) (R
 
 // planRecovery reads the whole partition and changes nothing.
 func (s *Store) planRecovery(ctx context.Context, k partitionKey, p *partition, damage error) (RecoverPlan, error) {
+	known := s.knownNow(k, p)
 	plan := RecoverPlan{
 		TopicID: k.TopicID, Partition: k.Partition, Dir: partitionDir(s.cfg.DataDir, k), Damage: damage,
-		KeepFrom: p.known.logStart, KeepTo: p.known.flushed, LostTo: p.known.flushed,
-		known: p.known, logID: p.known.logID, epochs: p.known.epochs, missing: errors.Is(damage, errMissing),
+		KeepFrom: known.logStart, KeepTo: known.flushed, LostTo: known.flushed,
+		known: known, logID: known.logID, epochs: known.epochs, missing: errors.Is(damage, errMissing),
 	}
 	if plan.missing {
 		plan.KeepFrom = plan.KeepTo
