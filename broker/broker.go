@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
@@ -227,6 +228,7 @@ func (b *Broker) listen() (out []server.Listener, advertised map[string]string, 
 		if l.Listener, err = b.deps.Listen("tcp", c.Address); err != nil {
 			return out, nil, fmt.Errorf("listener %s: %w", c.Name, err)
 		}
+		l.Listener = netutil.LimitListener(l.Listener, b.cfg.Limits.MaxConnections)
 		out = append(out, l)
 		if advertised[c.Name], err = advertise(c, l.Listener.Addr()); err != nil {
 			return out, nil, fmt.Errorf("listener %s: %w", c.Name, err)

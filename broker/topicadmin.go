@@ -80,6 +80,9 @@ func (a *topicAdmin) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicReq
 	if err := a.checkPartitions(r.GetPartitions()); err != nil {
 		return nil, nil, err
 	}
+	if id := r.GetTopicId(); len(id) > 0 && topicID(id).IsZero() { // zero means "whichever" further down, and nobody asked for that
+		return nil, nil, &metadata.TopicError{Name: r.GetName(), Err: metadata.ErrTopicNotFound}
+	}
 	u := metadata.TopicUpdate{
 		Name: r.GetName(), ID: topicID(r.GetTopicId()), Generation: r.GetGeneration(), Partitions: r.GetPartitions(),
 		Config: r.GetConfig(), Reset: r.GetResetFields(), Defaults: a.defaults, Force: r.GetForce(),

@@ -113,7 +113,9 @@ type Limits struct {
 	MaxInFlightBytes Bytes `yaml:"maxInFlightBytes"`
 	// MaxStreamInFlightBytes bounds them per stream, 16 MiB to MaxInFlightBytes. Default 64 MiB.
 	MaxStreamInFlightBytes Bytes `yaml:"maxStreamInFlightBytes"`
-	// MaxConcurrentStreams bounds calls and streams per connection, 1 to 100000. Default 1000.
+	// MaxConnections bounds the connections of each listener, 1 to 1000000; more wait to be accepted. Default 10000.
+	MaxConnections int `yaml:"maxConnections"`
+	// MaxConcurrentStreams bounds calls and streams per connection, 1 to 100000. Default 250.
 	MaxConcurrentStreams uint32 `yaml:"maxConcurrentStreams"`
 	// MaxPartitions bounds the partitions of one topic, 1 to 100000. Default 10000.
 	MaxPartitions int32 `yaml:"maxPartitions"`
@@ -167,7 +169,8 @@ func Default() Config {
 		Limits: Limits{
 			MaxInFlightBytes:       256 << 20,
 			MaxStreamInFlightBytes: 64 << 20,
-			MaxConcurrentStreams:   1000,
+			MaxConnections:         10_000,
+			MaxConcurrentStreams:   250,
 			MaxPartitions:          10_000,
 		},
 		Topics: Topics{

@@ -67,14 +67,14 @@ brokerID: -1
 cluster: ../up
 etcd: {endpoints: ["ftp://x"], leaseTTL: 1500ms}
 listeners: [{name: A, address: nope}, {name: A, address: ":70000", advertised: ":1", tls: {certFile: c}}]
-limits: {maxInFlightBytes: 1}
+limits: {maxInFlightBytes: 1, maxConnections: 0}
 topics: {segmentBytes: 3GiB, retentionTime: -2s}
 log: {level: loud}
 `)
 	_, err := load(t, file, nil)
 	for _, field := range []string{
 		"brokerID", "cluster", "etcd.endpoints[0]", "etcd.leaseTTL", "listeners[0].name", "listeners[0].address", "listeners[1].name",
-		"listeners[1].address", "listeners[1].advertised", "listeners[1].tls", "limits.maxInFlightBytes", "topics.segmentBytes",
+		"listeners[1].address", "listeners[1].advertised", "listeners[1].tls", "limits.maxConnections", "limits.maxInFlightBytes", "topics.segmentBytes",
 		"topics.retentionTime", "log.level",
 	} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {

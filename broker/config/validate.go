@@ -120,6 +120,7 @@ func (c Config) validateListeners(k *checker) {
 func (l Limits) validate(k *checker) {
 	k.bytes("limits.maxInFlightBytes", l.MaxInFlightBytes, 16<<20, 64<<30)
 	k.bytes("limits.maxStreamInFlightBytes", l.MaxStreamInFlightBytes, 16<<20, l.MaxInFlightBytes)
+	k.number("limits.maxConnections", int64(l.MaxConnections), 1, 1_000_000)
 	k.number("limits.maxConcurrentStreams", int64(l.MaxConcurrentStreams), 1, 100_000)
 	k.number("limits.maxPartitions", int64(l.MaxPartitions), 1, 100_000)
 }
