@@ -182,7 +182,7 @@ func (a *Admin) RecoverPartition(ctx context.Context, tp TopicPartition, accept 
 	p := meta.partitions[tp.Partition]
 	brokers := append([]int32{p.leader}, p.replicas...)
 	snap := a.c.meta.snapshot()
-	i := slices.IndexFunc(brokers, func(b int32) bool { return snap.address(b) != "" })
+	i := slices.IndexFunc(brokers, snap.listed)
 	if i < 0 {
 		return RecoverInfo{}, fmt.Errorf("recover %s: %w: none of its brokers %v is up", tp, ErrUnavailable, p.replicas)
 	}

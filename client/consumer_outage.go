@@ -62,9 +62,9 @@ func (cs *Consumer) unread() map[int32][]lookup {
 			s.outage.since = now
 		case !s.outage.reported:
 			replica := int32(-1)
-			if t := snap.topics[tp.Topic]; snap.address(s.leader) == "" && t != nil && t.id == s.topicID && int(tp.Partition) < len(t.partitions) {
+			if t := snap.topics[tp.Topic]; !snap.listed(s.leader) && t != nil && t.id == s.topicID && int(tp.Partition) < len(t.partitions) {
 				replicas := t.partitions[tp.Partition].replicas
-				if i := slices.IndexFunc(replicas, func(r int32) bool { return snap.address(r) != "" }); i >= 0 {
+				if i := slices.IndexFunc(replicas, snap.listed); i >= 0 {
 					replica = replicas[i]
 				}
 			}

@@ -3,7 +3,7 @@
 // The map of the package:
 //
 //	client.go, options.go, url.go, conns.go   opening and closing, connections by broker and purpose
-//	metadata.go                               the cluster as brokers push it; immutable snapshots
+//	metadata.go, snapshot.go                  the cluster as brokers push it; immutable snapshots
 //	producer*.go                              queue → batch → sender (one per broker) → answer → callbacks
 //	consumer*.go                              subscription → claim → fetcher (one per broker) → frame → records
 //	admin*.go, offsets.go                     single requests

@@ -16,34 +16,6 @@ import (
 	"runnel.dev/runnel/internal/clock"
 )
 
-// snapshot is the cluster as metadata describes it. It is immutable: a change makes a new one.
-type snapshot struct {
-	clusterID  string
-	revision   int64
-	controller int32
-	brokers    map[int32]string // id to address
-	topics     map[string]*topicMeta
-	missing    map[string]bool
-}
-
-// topicMeta is one topic of a snapshot, immutable.
-type topicMeta struct {
-	name          string
-	id            TopicID
-	partitions    []partitionMeta // by number
-	maxBatchBytes int
-	compression   Compression
-}
-
-type partitionMeta struct {
-	leader      int32 // -1: none
-	leaderEpoch int32
-	replicas    []int32
-}
-
-// address returns where a broker is reached, "" when it is not known.
-func (s *snapshot) address(broker int32) string { return s.brokers[broker] }
-
 // metadata follows Metadata.Watch from any broker and publishes snapshots.
 //
 // Readers take the current snapshot from an atomic pointer. A subscriber is called for every snapshot in order, on the watching
@@ -312,10 +284,12 @@ func (m *metadata) apply(r *runnelv1.WatchResponse) error {
 	m.mu.stale, m.mu.lastErr = 0, nil
 	next := merge(old, r)
 	m.publishLocked(next)
-	if r.GetBrokersChanged() || r.GetSnapshot() {
-		keep := make(map[string]bool, len(next.brokers)+len(m.cfg.seeds))
-		for _, a := range next.brokers {
-			keep[a] = true
+	if r.GetSnapshot() || !maps.Equal(old.brokers, next.brokers) || !maps.Equal(old.lapsed, next.lapsed) {
+		keep := make(map[string]bool, len(next.brokers)+len(next.lapsed)+len(m.cfg.seeds))
+		for _, known := range []map[int32]string{next.brokers, next.lapsed} {
+			for _, a := range known {
+				keep[a] = true
+			}
 		}
 		for _, a := range m.cfg.seeds {
 			keep[a] = true
@@ -335,65 +309,6 @@ func (m *metadata) publishLocked(next *snapshot) {
 	for s := range m.mu.subscribers {
 		s.update(next)
 	}
-}
-
-// merge is pure: the snapshot that follows from old and an answer.
-func merge(old *snapshot, r *runnelv1.WatchResponse) *snapshot {
-	next := &snapshot{
-		clusterID: old.clusterID, revision: max(old.revision, r.GetRevision()), controller: r.GetControllerId(),
-		brokers: old.brokers, topics: make(map[string]*topicMeta, len(old.topics)), missing: make(map[string]bool),
-	}
-	if r.GetClusterId() != "" {
-		next.clusterID = r.GetClusterId()
-	}
-	if !r.GetSnapshot() {
-		maps.Copy(next.topics, old.topics)
-		maps.Copy(next.missing, old.missing)
-	} else {
-		next.revision = r.GetRevision()
-	}
-	if r.GetBrokersChanged() || r.GetSnapshot() {
-		next.brokers = make(map[int32]string, len(r.GetBrokers()))
-		for _, b := range r.GetBrokers() {
-			next.brokers[b.GetId()] = b.GetAddress()
-		}
-	}
-	for _, t := range r.GetTopics() {
-		next.topics[t.GetName()] = topicFrom(t)
-		delete(next.missing, t.GetName())
-	}
-	for _, name := range r.GetMissingTopics() {
-		delete(next.topics, name)
-		next.missing[name] = true
-	}
-	return next
-}
-
-const defaultMaxBatchBytes = 1 << 20
-
-func topicFrom(t *runnelv1.TopicMetadata) *topicMeta {
-	m := &topicMeta{name: t.GetName(), maxBatchBytes: defaultMaxBatchBytes, compression: compressionFrom(t.GetConfig().GetCompression())}
-	copy(m.id[:], t.GetTopicId())
-	if n := t.GetConfig().GetMaxBatchBytes(); n > 0 {
-		m.maxBatchBytes = int(n)
-	}
-	for _, p := range t.GetPartitions() {
-		n := int(p.GetPartition())
-		for n >= len(m.partitions) {
-			m.partitions = append(m.partitions, partitionMeta{leader: -1, leaderEpoch: -1})
-		}
-		if n >= 0 {
-			m.partitions[n] = partitionMeta{leader: p.GetLeaderId(), leaderEpoch: p.GetLeaderEpoch(), replicas: p.GetReplicas()}
-		}
-	}
-	return m
-}
-
-func compressionFrom(c runnelv1.Compression) Compression {
-	if c == runnelv1.Compression_COMPRESSION_UNSPECIFIED {
-		return CompressionNone
-	}
-	return Compression(c)
 }
 
 // hint applies what a broker said about a leader ahead of metadata: only a newer epoch counts, and only for the same topic.

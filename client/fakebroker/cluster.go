@@ -69,6 +69,7 @@ type broker struct {
 	listener *bufconn.Listener // nil while stopped
 	server   *grpc.Server
 	done     chan struct{}
+	lapsed   bool // it runs, and metadata does not list it
 }
 
 // Start makes a cluster and starts its brokers; Close stops them.
@@ -162,6 +163,20 @@ func (c *Cluster) StartBroker(id int32) {
 		defer close(done)
 		_ = srv.Serve(l) // ends with the listener
 	}()
+	c.changeLocked()
+}
+
+// LapseLease takes a broker that runs out of the list of brokers, as when its lease has lapsed; it goes on leading what it leads.
+// RenewLease brings it back.
+func (c *Cluster) LapseLease(id int32) { c.setLapsed(id, true) }
+
+// RenewLease ends what LapseLease began.
+func (c *Cluster) RenewLease(id int32) { c.setLapsed(id, false) }
+
+func (c *Cluster) setLapsed(id int32, lapsed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.brokers[id].lapsed = lapsed
 	c.changeLocked()
 }
 

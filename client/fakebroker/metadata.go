@@ -88,7 +88,7 @@ func (c *Cluster) controllerLocked() int32 {
 func (c *Cluster) endpointsLocked() []*runnelv1.BrokerEndpoint {
 	var out []*runnelv1.BrokerEndpoint
 	for _, id := range slices.Sorted(maps.Keys(c.mu.brokers)) {
-		if b := c.mu.brokers[id]; b.server != nil {
+		if b := c.mu.brokers[id]; b.server != nil && !b.lapsed {
 			out = append(out, &runnelv1.BrokerEndpoint{Id: id, Address: b.address})
 		}
 	}
