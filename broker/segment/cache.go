@@ -50,6 +50,10 @@ func (c *Cache) OpenFiles() int {
 	return len(c.mu.open)
 }
 
+// Trim closes files that are open beyond the bounds and no longer pinned. Opening a file does that as well; a broker that opens none
+// for a while calls it when many were released at once.
+func (c *Cache) Trim() { c.evict() }
+
 // handle is an open .log file. It is closed when the last of its references is released; being cached is one.
 type handle struct {
 	f        vfs.File

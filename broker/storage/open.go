@@ -105,7 +105,7 @@ func (o *opening) run(ctx context.Context) (err error) {
 	if o.journal, err = newJournal(o.fsys, o.cfg.DataDir, o.StorageID(), o.cfg.JournalBytes, sequence, o.state); err != nil {
 		return err
 	}
-	o.syncer = newSyncer(o.cfg, o.dir.volume, o.journal, o.clk, o.metrics, o.registered)
+	o.syncer = newSyncer(o.cfg, o.dir.volume, o.journal, o.cache, o.clk, o.metrics, o.registered)
 	if err := o.finishInterrupted(); err != nil {
 		return err
 	}

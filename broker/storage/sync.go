@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/vfs"
 )
@@ -29,6 +30,7 @@ type syncer struct {
 	cfg     Config
 	volume  vfs.Volume
 	journal *journal
+	cache   *segment.Cache
 	clk     clock.Clock
 	metrics *metrics
 	// registered tells whether a log is still one of the store's. A log that was deleted must not be journaled again.
@@ -60,8 +62,10 @@ type syncer struct {
 	syncingSince atomic.Int64
 }
 
-func newSyncer(cfg Config, volume vfs.Volume, j *journal, clk clock.Clock, m *metrics, registered func(*log.Log) bool) *syncer {
-	s := &syncer{cfg: cfg, volume: volume, journal: j, clk: clk, metrics: m, registered: registered, wake: make(chan struct{}, 1)}
+func newSyncer(
+	cfg Config, volume vfs.Volume, j *journal, cache *segment.Cache, clk clock.Clock, m *metrics, registered func(*log.Log) bool,
+) *syncer {
+	s := &syncer{cfg: cfg, volume: volume, journal: j, cache: cache, clk: clk, metrics: m, registered: registered, wake: make(chan struct{}, 1)}
 	s.mu.marked = map[*log.Log]struct{}{}
 	s.round.results = map[*log.Log]struct{}{}
 	return s
@@ -165,7 +169,7 @@ func (s *syncer) run(ctx context.Context) error {
 		case <-s.wake:
 		case <-retry.C():
 		case <-idle.C():
-			left, err := s.journalResults()
+			left, err := s.whenIdle()
 			if err != nil {
 				return err
 			}
@@ -174,6 +178,13 @@ func (s *syncer) run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// whenIdle closes the files that the last rounds needed beyond what the cache may keep, and journals their results. While rounds
+// follow each other the files of one are those of the next, and stay open.
+func (s *syncer) whenIdle() (left bool, err error) {
+	s.cache.Trim()
+	return s.journalResults()
 }
 
 // drain makes everything appended so far durable, and journals it, as far as there is space.
