@@ -108,7 +108,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	if p.store, err = b.openStore(ctx, cluster.ID); err != nil {
 		return ignoreEnd(ctx, err)
 	}
-	defer func() { err = errors.Join(err, p.store.Close()) }() //nolint:contextcheck // it has to finish after ctx has ended
+	defer func() { err = errors.Join(err, p.store.Close()) }()
 	listeners, addresses, err := b.listen()
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 func TestATopicWithoutLiveBrokersIsRefusedForNow(t *testing.T) {
 	for replicas, want := range map[int32]error{0: ErrNotRegistered, 1: ErrNotRegistered, 2: ErrInvalidArgument, -1: ErrInvalidArgument} {
 		err := ValidateNewTopic(NewTopic{Name: "t", Partitions: 1, Replicas: replicas}, 0)
-		if !errors.Is(err, want) || errors.Is(err, ErrNotRegistered) != (want == ErrNotRegistered) {
+		if !errors.Is(err, want) || errors.Is(err, ErrNotRegistered) != errors.Is(want, ErrNotRegistered) {
 			t.Errorf("%d replicas: %v", replicas, err)
 		}
 	}

@@ -83,9 +83,7 @@ func (l *listener) Publish(ctx context.Context, req *runnelv1.PublishRequest) (*
 	if p.idempotent() && len(p.batches) != 1 {
 		return nil, invalid("records", fmt.Sprintf("%d batches", len(p.batches)), "one batch of one partition, when a producer id is given")
 	}
-	if err := p.send(ctx); err != nil {
-		return nil, err
-	}
+	p.send(ctx)
 	p.resp.ThrottleMs = l.budget.throttleMS()
 	return p.resp, nil
 }
@@ -201,7 +199,7 @@ func notNil(b []byte) []byte {
 }
 
 // send appends all batches and waits for their outcomes. Those that have none when ctx ends are unknown.
-func (p *publish) send(ctx context.Context) error {
+func (p *publish) send(ctx context.Context) {
 	p.done = make(chan *publishBatch, len(p.batches))
 	for _, b := range p.batches {
 		if err := p.produce(ctx, b); err != nil {
@@ -221,10 +219,9 @@ func (p *publish) send(ctx context.Context) error {
 					p.settle(b, partition.Result{Err: fmt.Errorf("%w: no acknowledgement in time: %w", partition.ErrOutcomeUnknown, ctx.Err())})
 				}
 			}
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 func (p *publish) produce(ctx context.Context, b *publishBatch) error {

@@ -79,7 +79,7 @@ func TestPublishThatIsNotAcknowledgedInTime(t *testing.T) {
 	f := setup(t, func(c *server.Config) { c.Limits.UnaryTimeout = 100 * time.Millisecond })
 	f.topic("t", 2)
 	zero, nine := int32(0), int32(9)
-	r, err := f.producer.Publish(context.Background(), &runnelv1.PublishRequest{Topic: "t", Records: []*runnelv1.PublishRecord{{Partition: &zero}, {Partition: &nine}}})
+	r, err := f.producer.Publish(t.Context(), &runnelv1.PublishRequest{Topic: "t", Records: []*runnelv1.PublishRecord{{Partition: &zero}, {Partition: &nine}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,8 @@ func TestErrorTable(t *testing.T) {
 		{&metadata.UnavailableError{Op: "x", Err: status.Error(codes.DataLoss, "inner")}, "METADATA_UNAVAILABLE", nil},
 		{
 			&topicconfig.InvalidError{Faults: []topicconfig.Fault{{Field: "f", Value: "9", Limit: "at most 5"}, {Field: "g", NotYet: true}}},
-			"INVALID_ARGUMENT", map[string]string{"field": "f", "value": "9", "limit": "at most 5"},
+			"INVALID_ARGUMENT",
+			map[string]string{"field": "f", "value": "9", "limit": "at most 5"},
 		},
 		{&topicconfig.InvalidError{Faults: []topicconfig.Fault{{Field: "g", NotYet: true}}}, "NOT_YET_AVAILABLE", nil},
 		{fmt.Errorf("%w: %w", log.ErrQuarantined, &log.CorruptError{Err: &record.BatchError{Err: record.ErrCorrupt}}), "PARTITION_QUARANTINED", nil},

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -47,7 +46,7 @@ func TestARoundWhileRecovering(t *testing.T) {
 		}
 		return nil
 	})
-	plan, err := s.Recover(context.Background(), testTopic, 0, true)
+	plan, err := s.Recover(t.Context(), testTopic, 0, true)
 	fsys.SetInjector(nil)
 	if err != nil || rounds == 0 {
 		t.Fatalf("%d rounds, %v", rounds, err)
