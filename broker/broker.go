@@ -60,6 +60,7 @@ type parts struct {
 	host   *host
 	server *server.Server
 	ctrl   *controller.Controller
+	ids    *metadata.ProducerIDs
 }
 
 // New checks the configuration and starts nothing. The error joins all faults.
@@ -137,7 +138,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 			return err
 		}},
 		layer{p.cache.Run, p.reg.Run},
-		layer{p.ctrl.Run, p.host.Run},
+		layer{p.ctrl.Run, p.host.Run, p.ids.Run},
 		layer{p.server.Run, b.followReadiness},
 	)
 }
@@ -257,7 +258,7 @@ func advertise(c config.Listener, bound net.Addr) (string, error) {
 // assemble makes the parts that need a registration.
 func (b *Broker) assemble(p *parts, listeners []server.Listener) (err error) {
 	d := b.deps
-	p.cache = metadata.NewCache(p.client)
+	p.cache, p.ids = metadata.NewCache(p.client), metadata.NewProducerIDs(p.client)
 	shown := newView(b.defaults)
 	p.host = newHost(p.client, p.cache, p.reg, p.store, shown, d.Clock, b.lg)
 	if p.ctrl, err = controller.New(p.client, p.cache, p.reg, b.defaults, d.Clock, b.lg, d.Registry); err != nil {
@@ -273,7 +274,7 @@ func (b *Broker) assemble(p *parts, listeners []server.Listener) (err error) {
 		Partitions:  p.host,
 		Topics:      &topicAdmin{client: p.client, cache: p.cache, view: shown, defaults: b.defaults, partitions: b.cfg.Topics.Partitions, most: lim.MaxPartitions},
 		Metadata:    shown,
-		ProducerIDs: producerIDs{metadata.NewProducerIDs(p.client)},
+		ProducerIDs: producerIDs{p.ids},
 		Clock:       d.Clock, Logger: b.lg, Registerer: d.Registry,
 	})
 	return err

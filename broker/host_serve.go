@@ -35,9 +35,9 @@ func (h *host) Lookup(id ids.TopicID, number int32) (*partition.Partition, error
 // Recover implements server.Partitions: storage brings back what is intact, then the cluster is told to count on that log.
 func (h *host) Recover(ctx context.Context, id ids.TopicID, number int32, accept bool) (server.RecoverPlan, error) {
 	plan, err := h.store.Recover(ctx, id, number, accept)
-	if errors.Is(err, storage.ErrNotDamaged) && accept {
-		// An earlier call may have recovered the log and failed to tell the cluster.
-		return server.RecoverPlan{Applied: true, Detail: "the partition's log is not damaged"}, h.acceptLog(ctx, id, number)
+	if errors.Is(err, storage.ErrNotDamaged) && accept && !h.counted(id, number) {
+		// An earlier call has recovered the log and failed to tell the cluster.
+		return server.RecoverPlan{Applied: true, Detail: "the partition's log was recovered before"}, h.acceptLog(ctx, id, number)
 	}
 	if err != nil {
 		return server.RecoverPlan{}, err
@@ -59,6 +59,17 @@ func (h *host) Recover(ctx context.Context, id ids.TopicID, number int32, accept
 	return out, h.acceptLog(ctx, id, number)
 }
 
+// counted reports whether the cluster counts on this broker's log as it is.
+func (h *host) counted(id ids.TopicID, number int32) bool {
+	l, ok := h.store.Log(id, number)
+	p, known := h.cache.Snapshot().Partition(id, number)
+	if !ok || !known {
+		return false
+	}
+	m, member := p.Member(h.reg.BrokerID())
+	return member && m.LogID == l.LogID() && m.StorageID == h.store.StorageID()
+}
+
 // acceptLog makes this broker's log the partition's only in-sync replica, if the cluster counts on no other.
 func (h *host) acceptLog(ctx context.Context, id ids.TopicID, number int32) error {
 	l, ok := h.store.Log(id, number)
@@ -69,7 +80,7 @@ func (h *host) acceptLog(ctx context.Context, id ids.TopicID, number int32) erro
 	if !ok {
 		return &partition.UnknownError{TopicID: id, Partition: number}
 	}
-	if m, member := p.Member(h.reg.BrokerID()); member && m.LogID == l.LogID() && m.StorageID == h.store.StorageID() {
+	if h.counted(id, number) {
 		return nil
 	}
 	r, err := h.client.AcceptReplica(ctx, h.reg, p, l.LogID())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -76,47 +77,90 @@ type ProducerIDs struct {
 
 	// reserve lets one caller at a time go to etcd, without holding up those whom the current block still serves.
 	reserve chan struct{}
+	low     chan struct{} // holds a token when a block has been begun and none is behind it
 	mu      struct {
 		sync.Mutex
-		block Block
+		block, next Block
 	}
 }
 
 // NewProducerIDs returns an allocator that has reserved nothing yet.
 func NewProducerIDs(c *Client) *ProducerIDs {
-	return &ProducerIDs{client: c, reserve: make(chan struct{}, 1)}
+	return &ProducerIDs{client: c, reserve: make(chan struct{}, 1), low: make(chan struct{}, 1)}
 }
+
+// Run keeps a block in reserve until ctx ends, so that new producers are served while etcd is away. It returns nil.
+func (p *ProducerIDs) Run(ctx context.Context) error {
+	for {
+		retry := p.client.clk.NewTimer(producerRetry)
+		wait := retry.C()
+		if p.refill(ctx) == nil {
+			retry.Stop()
+			wait = nil
+		}
+		select {
+		case <-ctx.Done():
+			retry.Stop()
+			return nil
+		case <-p.low:
+		case <-wait:
+		}
+		retry.Stop()
+	}
+}
+
+// producerRetry is the pause after a reservation that failed.
+const producerRetry = time.Second
 
 // Next returns an id that was never returned before, by any broker. It asks etcd once per ProducerBlock ids, and fails with
 // ErrUnavailable when it has to and etcd does not answer.
 func (p *ProducerIDs) Next(ctx context.Context) (int64, error) {
-	if id, ok := p.take(); ok {
-		return id, nil
+	for {
+		if id, ok := p.take(); ok {
+			return id, nil
+		}
+		if err := p.refill(ctx); err != nil {
+			return 0, err
+		}
 	}
+}
+
+// refill reserves a block unless there is one that nobody has begun.
+func (p *ProducerIDs) refill(ctx context.Context) error {
 	select {
 	case p.reserve <- struct{}{}:
 		defer func() { <-p.reserve }()
 	case <-ctx.Done():
-		return 0, &UnavailableError{Op: "next_producer_id", Err: ctx.Err()}
+		return &UnavailableError{Op: "next_producer_id", Err: ctx.Err()}
 	}
-	if id, ok := p.take(); ok {
-		return id, nil // somebody reserved while this caller waited
+	p.mu.Lock()
+	enough := p.mu.next.Count > 0
+	p.mu.Unlock()
+	if enough {
+		return nil // somebody reserved while this caller waited
 	}
 	block, err := p.client.NextProducerBlock(ctx, ProducerBlock)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.block = Block{First: block.First + 1, Count: block.Count - 1}
-	return block.First, nil
+	p.mu.next = block
+	return nil
 }
 
 func (p *ProducerIDs) take() (int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.block.Count == 0 {
-		return 0, false
+		if p.mu.next.Count == 0 {
+			return 0, false
+		}
+		p.mu.block, p.mu.next = p.mu.next, Block{}
+		select {
+		case p.low <- struct{}{}:
+		default:
+		}
 	}
 	id := p.mu.block.First
 	p.mu.block.First++

@@ -198,6 +198,35 @@ func TestProducerBlocksAreDisjoint(t *testing.T) {
 	}
 }
 
+// A broker whose etcd goes away serves new producers from what Run has reserved.
+func TestProducerIDsWithoutEtcd(t *testing.T) {
+	f := &faults{}
+	ids := NewProducerIDs(client(t, f))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- ids.Run(ctx) }()
+	// The first id begins a block; Run then reserves the next one beside it.
+	if _, err := ids.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := ids.refill(t.Context()); err != nil { // waits for the one under way, or makes it
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	before := f.seen.Load()
+	for range ProducerBlock {
+		if _, err := ids.Next(ctx); err != nil {
+			t.Fatalf("Next with an ended context, so without etcd: %v", err)
+		}
+	}
+	if f.seen.Load() != before {
+		t.Error("etcd was asked")
+	}
+}
+
 func TestProducerIDsReserveAhead(t *testing.T) {
 	f := &faults{}
 	c := client(t, f)
