@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -143,8 +144,15 @@ type reading struct {
 func (a *app) readAll(ctx context.Context, cs *client.Consumer, rd *reading) error {
 	asked := ctx
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	rd.out = a.startOutput(cancel)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		if readerGone(ctx, a.Out) { // as in `consume t | head -1`, where no further record may come for hours
+			rd.out.abandon()
+		}
+	})
+	defer watching.Wait()
+	defer cancel()
 	var err error
 	for err == nil && (rd.limit == 0 || rd.n < rd.limit) {
 		var batch *client.Batch

@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -64,6 +65,16 @@ func (o *output) flushLocked(b []byte) ([]byte, error) {
 		_, o.mu.err = o.w.Write(b)
 	}
 	return b[:0], o.mu.err
+}
+
+// abandon ends writing because nobody reads any more.
+func (o *output) abandon() {
+	o.mu.Lock()
+	if o.mu.err == nil {
+		o.mu.err = syscall.EPIPE
+	}
+	o.mu.Unlock()
+	o.failed()
 }
 
 // close writes the rest.
