@@ -2,19 +2,17 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 )
 
 // Admin makes administrative calls. Each is a single request to one broker (or, where partitions matter, to their leaders):
-// reads go on to another broker when one is not reachable, changes are never sent twice. Safe for concurrent use.
+// reads go on to another broker when one is not reachable. Changes are sent again, for up to a RequestTimeout, as long as they were
+// certainly not executed: the broker could not be connected to, is starting, or does not lead (yet). A change that may have been
+// executed is never sent twice. Safe for concurrent use.
 type Admin struct{ c *Client }
 
 // CreateTopic creates a topic, or with spec.DryRun tells what it would be. An existing name is ErrTopicExists.
@@ -193,45 +191,6 @@ func (a *Admin) RecoverPartition(ctx context.Context, tp TopicPartition, accept 
 		return RecoverInfo{}, fmt.Errorf("recover %s: %w", tp, err)
 	}
 	return RecoverInfo{KeptEnd: r.GetKeptEndOffset(), LostEnd: r.GetLostEndOffset(), Detail: r.GetDetail(), Applied: r.GetApplied()}, nil
-}
-
-// call makes one request to the broker at address.
-func call[R any](ctx context.Context, a *Admin, address string, f func(context.Context, runnelv1.AdminClient) (R, error)) (R, error) {
-	var zero R
-	cc, err := a.c.conns.get(address, forControl)
-	if err != nil {
-		return zero, err
-	}
-	rctx, cancel := a.c.request(ctx)
-	defer cancel()
-	r, err := f(rctx, adminClient(cc))
-	return r, fromRPC(err)
-}
-
-func adminClient(cc grpc.ClientConnInterface) runnelv1.AdminClient {
-	return runnelv1.NewAdminClient(cc)
-}
-
-// ask asks one broker after the other until one answers.
-func ask[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.AdminClient) (R, error)) (r R, err error) {
-	for _, address := range a.c.meta.addresses() {
-		r, err = call(ctx, a, address, f)
-		var e *Error
-		if err == nil || !errors.As(err, &e) || e.Code != codes.Unavailable || ctx.Err() != nil {
-			break
-		}
-	}
-	return r, err
-}
-
-// change asks the controller if it is known, or else any broker, once.
-func change[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.AdminClient) (R, error)) (R, error) {
-	snap := a.c.meta.snapshot()
-	address := snap.address(snap.controller)
-	if address == "" {
-		address = a.c.meta.addresses()[0]
-	}
-	return call(ctx, a, address, f)
 }
 
 func idBytes(id TopicID) []byte {

@@ -6,7 +6,7 @@
 //	metadata.go, snapshot.go                  the cluster as brokers push it; immutable snapshots
 //	producer*.go                              queue → batch → sender (one per broker) → answer → callbacks
 //	consumer*.go                              subscription → claim → fetcher (one per broker) → frame → records
-//	admin*.go, offsets.go                     single requests
+//	admin*.go, offsets.go, delete_records.go  single requests
 //	errors.go                                 every error, and what brokers' reasons mean
 //
 // What is promised of producing: a retry never duplicates a record; each produce error is exactly one of [ErrNotWritten] and

@@ -59,6 +59,7 @@ const (
 	reasonNotLeader         = "NOT_LEADER"
 	reasonUnknownEpoch      = "UNKNOWN_LEADER_EPOCH"
 	reasonNotReady          = "LEADER_NOT_READY"
+	reasonStarting          = "STARTING"
 	reasonShuttingDown      = "SHUTTING_DOWN"
 	reasonUnknownTopicID    = "UNKNOWN_TOPIC_ID"
 	reasonTopicNotFound     = "TOPIC_NOT_FOUND"
@@ -94,6 +95,7 @@ type Error struct {
 	Metadata map[string]string
 
 	retriable bool
+	unsent    bool // the request never left
 	leader    *runnelv1.LeaderHint
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -180,63 +179,4 @@ func (p Position) proto() *runnelv1.Position {
 	case posEarliest:
 	}
 	return &runnelv1.Position{At: &runnelv1.Position_Earliest{Earliest: true}}
-}
-
-// DeletedRecords is the outcome for one partition.
-type DeletedRecords struct {
-	TopicPartition
-	// LogStart is the partition's first offset now.
-	LogStart int64
-	Err      error
-}
-
-// DeleteRecords moves log starts forward to the given offsets; -1 stands for the high watermark. Partitions are asked at their
-// leaders. The error joins those of the results.
-func (a *Admin) DeleteRecords(ctx context.Context, topic string, before map[int32]int64) ([]DeletedRecords, error) {
-	meta, err := a.c.meta.topic(ctx, topic)
-	if err != nil {
-		return nil, fmt.Errorf("delete records: %w", err)
-	}
-	var out []DeletedRecords
-	groups := make(map[int32][]*runnelv1.DeleteRecordsTarget)
-	for _, n := range slices.Sorted(maps.Keys(before)) {
-		if n < 0 || int(n) >= len(meta.partitions) {
-			out = append(out, DeletedRecords{TopicPartition: TopicPartition{topic, n}, Err: fmt.Errorf("%w: the topic has %d", ErrUnknownPartition, len(meta.partitions))})
-			continue
-		}
-		leader := meta.partitions[n].leader
-		groups[leader] = append(groups[leader], &runnelv1.DeleteRecordsTarget{Partition: n, BeforeOffset: before[n]})
-	}
-	snap := a.c.meta.snapshot()
-	for leader, targets := range groups {
-		address := snap.address(leader)
-		if address == "" {
-			for _, t := range targets {
-				out = append(out, DeletedRecords{TopicPartition: TopicPartition{topic, t.GetPartition()}, Err: fmt.Errorf("%w: no leader", ErrUnavailable)})
-			}
-			continue
-		}
-		r, err := call(ctx, a, address, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.DeleteRecordsResponse, error) {
-			return api.DeleteRecords(ctx, &runnelv1.DeleteRecordsRequest{Topic: topic, TopicId: meta.id[:], Targets: targets})
-		})
-		if err != nil {
-			for _, t := range targets {
-				out = append(out, DeletedRecords{TopicPartition: TopicPartition{topic, t.GetPartition()}, Err: err})
-			}
-			continue
-		}
-		for _, res := range r.GetResults() {
-			out = append(out, DeletedRecords{
-				TopicPartition: TopicPartition{topic, res.GetPartition()}, LogStart: res.GetLogStartOffset(), Err: fromItem(res.GetError()),
-			})
-		}
-	}
-	slices.SortFunc(out, func(a, b DeletedRecords) int { return int(a.Partition - b.Partition) })
-	errs := make([]error, 0, len(out))
-	for _, res := range out {
-		if res.Err != nil {
-			errs = append(errs, &PartitionError{res.TopicPartition, res.Err})
-		}
-	}
-	return out, errors.Join(errs...)
 }
