@@ -43,6 +43,13 @@ func (cs *Consumer) unread() map[int32][]lookup {
 	groups := make(map[int32][]lookup)
 	now := cs.c.cfg.clock.Now()
 	for tp, s := range cs.mu.subs {
+		if s.claim != nil && s.claim.end >= 0 && s.claim.cursor.Load() > s.claim.end {
+			// The leader did not call it out of range, so it lies in what is not readable yet. Once it is, the end is behind it.
+			cs.revokeLocked(s)
+			cs.wantLocked(s, At(s.pos))
+			cs.reconcileLocked(s)
+			continue
+		}
 		var asked uint32
 		if s.claim != nil {
 			asked = s.claim.id

@@ -160,11 +160,11 @@ func (cs *Consumer) newSubscription(tp TopicPartition, id TopicID, initial bool)
 	return s
 }
 
-// wantLocked sets where to read; an offset needs no look-up, unless the end has to be known.
+// wantLocked sets where to read; an offset needs no look-up, unless it has to be compared with the end.
 func (cs *Consumer) wantLocked(s *subscription, pos Position) {
 	s.want, s.resolved, s.resolving = pos, false, false
 	s.seeks++
-	if pos.kind == posOffset && (!cs.cfg.untilEnd || s.end >= 0) {
+	if pos.kind == posOffset && !cs.cfg.untilEnd {
 		s.pos, s.resolved = pos.value, true
 	}
 }
@@ -385,7 +385,8 @@ func (cs *Consumer) resolvedLocked(s *subscription, r OffsetInfo) {
 		if s.end < 0 {
 			s.end = r.HighWatermark
 		}
-		if s.pos >= s.end {
+		// A position that nothing readable lies behind yet is fetched all the same: the leader knows whether it is out of range.
+		if s.pos >= s.end && s.pos <= r.HighWatermark {
 			s.done = true
 		}
 	}
