@@ -84,7 +84,7 @@ func (cs *Consumer) update(snap *snapshot) {
 		meta := snap.topics[name]
 		switch {
 		case meta == nil:
-			if snap.missing[name] && !t.id.IsZero() {
+			if snap.isMissing(name) && !t.id.IsZero() {
 				cs.goneLocked(name, t, fmt.Errorf("topic was deleted: %w", ErrUnknownTopic))
 			}
 		case !t.id.IsZero() && t.id != meta.id:
@@ -282,12 +282,12 @@ func (cs *Consumer) awaitTopics() {
 	}
 	for name := range cs.topicNames() {
 		// Metadata has to have said that the topic is missing; not knowing is not the same.
-		known := func(s *snapshot) bool { return s.topics[name] != nil || s.missing[name] }
+		known := func(s *snapshot) bool { return s.topics[name] != nil || s.isMissing(name) }
 		if cs.c.meta.wait(cs.ctx, known) != nil {
 			return
 		}
 		cs.mu.Lock()
-		if t := cs.mu.topics[name]; t.id.IsZero() && cs.c.meta.snapshot().missing[name] {
+		if t := cs.mu.topics[name]; t.id.IsZero() && cs.c.meta.snapshot().isMissing(name) {
 			t.failed = true
 			cs.pushLocked(item{err: &PartitionError{TopicPartition{name, -1}, fmt.Errorf("topic %q: %w", name, ErrUnknownTopic)}})
 		}

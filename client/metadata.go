@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"google.golang.org/grpc"
+
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/internal/clock"
 )
@@ -29,6 +31,7 @@ type metadata struct {
 	mu struct {
 		sync.Mutex
 		topics      map[string]bool // of interest; only grows
+		all         bool            // the current stream watches all topics, because there are too many of interest
 		changed     chan struct{}   // closed with each snapshot
 		lastErr     error
 		stale       int // snapshots in a row that were refused for an old revision
@@ -75,7 +78,8 @@ func (m *metadata) watch(topics ...string) {
 			grown = true
 		}
 	}
-	if grown && m.mu.restart != nil {
+	// A stream that watches all topics needs no larger one, except for topics to be created.
+	if grown && m.mu.restart != nil && (!m.mu.all || m.cfg.autoCreate) {
 		m.mu.restart()
 	}
 }
@@ -120,7 +124,7 @@ func (m *metadata) topicUnless(ctx context.Context, closed <-chan struct{}, name
 		return nil, err
 	}
 	m.watch(name)
-	known := func(s *snapshot) bool { return s.topics[name] != nil || s.missing[name] }
+	known := func(s *snapshot) bool { return s.topics[name] != nil || s.isMissing(name) }
 	if err := m.waitUnless(ctx, closed, known); err != nil {
 		return nil, err
 	}
@@ -226,6 +230,8 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 	for t := range m.mu.topics {
 		topics = append(topics, t)
 	}
+	m.mu.all = len(topics) > maxNamed
+	all := m.mu.all
 	var restarted atomic.Bool
 	m.mu.restart = func() { restarted.Store(true); cancel() }
 	m.mu.Unlock()
@@ -234,7 +240,18 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 	// The first answer has to come in time; afterwards silence is normal.
 	patience := m.cfg.clock.AfterFunc(m.cfg.requestTimeout/3, cancel)
 	defer patience.Stop()
-	stream, err := runnelv1.NewMetadataClient(cc).Watch(sctx, &runnelv1.WatchRequest{Topics: topics, AutoCreate: m.cfg.autoCreate})
+	api := runnelv1.NewMetadataClient(cc)
+	req := &runnelv1.WatchRequest{Topics: topics, AutoCreate: m.cfg.autoCreate}
+	if all {
+		if m.cfg.autoCreate {
+			err = createMissing(sctx, api, m.snapshot(), topics)
+		}
+		req = &runnelv1.WatchRequest{AllTopics: true}
+	}
+	var stream grpc.ServerStreamingClient[runnelv1.WatchResponse]
+	if err == nil {
+		stream, err = api.Watch(sctx, req)
+	}
 	for err == nil {
 		var r *runnelv1.WatchResponse
 		if r, err = stream.Recv(); err != nil {
@@ -265,6 +282,32 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 	return got, err
 }
 
+// maxNamed is how many topics are watched by name; above it, all topics are watched. Brokers refuse a request with more than 10,000
+// names, and names are never taken out of a watch.
+const maxNamed = 5000
+
+// createMissing has the brokers create those topics that are not known to exist, which a watch of all topics does not do.
+func createMissing(ctx context.Context, api runnelv1.MetadataClient, known *snapshot, topics []string) error {
+	missing := slices.DeleteFunc(slices.Clone(topics), func(name string) bool { return known.topics[name] != nil })
+	for names := range slices.Chunk(missing, maxNamed) {
+		if err := createOnce(ctx, api, names); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createOnce watches names for as long as it takes to create them: until the first answer.
+func createOnce(ctx context.Context, api runnelv1.MetadataClient, names []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := api.Watch(ctx, &runnelv1.WatchRequest{Topics: names, AutoCreate: true})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
 // apply makes the next snapshot from an answer and publishes it.
 func (m *metadata) apply(r *runnelv1.WatchResponse) error {
 	if r.GetSnapshot() && r.GetClusterId() == "" {
@@ -282,7 +325,7 @@ func (m *metadata) apply(r *runnelv1.WatchResponse) error {
 		return fmt.Errorf("%w: the broker is at metadata revision %d, %d was seen before", ErrUnavailable, r.GetRevision(), old.revision)
 	}
 	m.mu.stale, m.mu.lastErr = 0, nil
-	next := merge(old, r)
+	next := merge(old, r, m.mu.all)
 	m.publishLocked(next)
 	if r.GetSnapshot() || !maps.Equal(old.brokers, next.brokers) || !maps.Equal(old.lapsed, next.lapsed) {
 		keep := make(map[string]bool, len(next.brokers)+len(next.lapsed)+len(m.cfg.seeds))

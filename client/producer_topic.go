@@ -87,7 +87,7 @@ func (t *producerTopic) update(s *snapshot) {
 	defer t.mu.Unlock()
 	meta := s.topics[t.name]
 	if meta == nil {
-		if s.missing[t.name] && t.mu.meta != nil {
+		if s.isMissing(t.name) && t.mu.meta != nil {
 			t.mu.meta = nil
 			t.fail(fmt.Errorf("topic %q was deleted: %w", t.name, ErrUnknownTopic))
 		}

@@ -15,6 +15,7 @@ type snapshot struct {
 	lapsed     map[int32]string // the last address of those that are not, and that a partition still names as its leader
 	topics     map[string]*topicMeta
 	missing    map[string]bool
+	complete   bool // all of the cluster's topics are in topics: others are missing
 }
 
 // topicMeta is one topic of a snapshot, immutable.
@@ -40,14 +41,20 @@ func (s *snapshot) address(broker int32) string {
 	return s.lapsed[broker]
 }
 
+// isMissing reports whether metadata has said that a topic does not exist; not knowing is not the same.
+func (s *snapshot) isMissing(name string) bool {
+	return s.missing[name] || s.complete && s.topics[name] == nil
+}
+
 // listed reports whether a broker's lease is alive, as far as metadata says.
 func (s *snapshot) listed(broker int32) bool { return s.brokers[broker] != "" }
 
-// merge is pure: the snapshot that follows from old and an answer.
-func merge(old *snapshot, r *runnelv1.WatchResponse) *snapshot {
+// merge is pure: the snapshot that follows from old and an answer. all: it answers a watch of all topics.
+func merge(old *snapshot, r *runnelv1.WatchResponse, all bool) *snapshot {
 	next := &snapshot{
 		clusterID: old.clusterID, revision: max(old.revision, r.GetRevision()), controller: r.GetControllerId(),
 		brokers: old.brokers, topics: make(map[string]*topicMeta, len(old.topics)), missing: make(map[string]bool),
+		complete: all,
 	}
 	if r.GetClusterId() != "" {
 		next.clusterID = r.GetClusterId()
@@ -70,7 +77,9 @@ func merge(old *snapshot, r *runnelv1.WatchResponse) *snapshot {
 	}
 	for _, name := range r.GetMissingTopics() {
 		delete(next.topics, name)
-		next.missing[name] = true
+		if !all {
+			next.missing[name] = true
+		}
 	}
 	if r.GetBrokersChanged() || r.GetSnapshot() || len(old.lapsed) > 0 {
 		next.lapsed = lapsedLeaders(old, next)

@@ -5,17 +5,24 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 )
 
-const defaultPartitions = 3
+const (
+	defaultPartitions = 3
+	maxNames          = 10_000 // of one watch
+)
 
 // Watch implements runnelv1.MetadataServer: a snapshot, then what differs.
 func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServer[runnelv1.WatchResponse]) error {
 	if _, err := b.unary(stream.Context(), Call{Method: "Watch"}); err != nil {
 		return err
+	}
+	if n := len(r.GetTopics()); n > maxNames {
+		return rpcError(refuse(codes.InvalidArgument, "INVALID_ARGUMENT", false, "topics: %d items long, want at most %d items", n, maxNames))
 	}
 	c := b.c
 	sent := make(map[string]*runnelv1.TopicMetadata)
@@ -24,7 +31,7 @@ func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServ
 	for first := true; ; first = false {
 		c.mu.Lock()
 		changed := c.mu.changed
-		if r.GetAutoCreate() && c.mu.autoCreate && first {
+		if r.GetAutoCreate() && !r.GetAllTopics() && c.mu.autoCreate && first {
 			for _, name := range r.GetTopics() {
 				if c.mu.topics[name] == nil {
 					c.createLocked(name, defaultPartitions, nil, "")
@@ -40,6 +47,7 @@ func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServ
 		names := r.GetTopics()
 		if r.GetAllTopics() {
 			names = slices.Sorted(maps.Keys(c.mu.topics))
+			clear(missing)
 			for name := range sent {
 				if c.mu.topics[name] == nil {
 					names = append(names, name)
