@@ -96,8 +96,7 @@ func (h *host) role(s *metadata.State, t *metadata.Topic, p *metadata.Partition,
 		isr = append(isr, m.BrokerID)
 	}
 	me := h.reg.BrokerID()
-	m, member := p.Member(me)
-	usable := member && m.StorageID == h.store.StorageID() && m.LogID == l.LogID()
+	usable := h.counted(p, l)
 	if b, alive := s.Broker(me); alive && b.Epoch > h.reg.Epoch() {
 		usable = false // somebody else has the id now; this process is about to end
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/broker/server"
@@ -35,7 +36,7 @@ func (h *host) Lookup(id ids.TopicID, number int32) (*partition.Partition, error
 // Recover implements server.Partitions: storage brings back what is intact, then the cluster is told to count on that log.
 func (h *host) Recover(ctx context.Context, id ids.TopicID, number int32, accept bool) (server.RecoverPlan, error) {
 	plan, err := h.store.Recover(ctx, id, number, accept)
-	if errors.Is(err, storage.ErrNotDamaged) && accept && !h.counted(id, number) {
+	if errors.Is(err, storage.ErrNotDamaged) && accept && h.forsaken(id, number) {
 		// An earlier call has recovered the log and failed to tell the cluster.
 		return server.RecoverPlan{Applied: true, Detail: "the partition's log was recovered before"}, h.acceptLog(ctx, id, number)
 	}
@@ -59,18 +60,15 @@ func (h *host) Recover(ctx context.Context, id ids.TopicID, number int32, accept
 	return out, h.acceptLog(ctx, id, number)
 }
 
-// counted reports whether the cluster counts on this broker's log as it is.
-func (h *host) counted(id ids.TopicID, number int32) bool {
+// forsaken reports whether this broker has a log of the partition that the cluster does not count on.
+func (h *host) forsaken(id ids.TopicID, number int32) bool {
 	l, ok := h.store.Log(id, number)
 	p, known := h.cache.Snapshot().Partition(id, number)
-	if !ok || !known {
-		return false
-	}
-	m, member := p.Member(h.reg.BrokerID())
-	return member && m.LogID == l.LogID() && m.StorageID == h.store.StorageID()
+	return ok && known && !h.counted(p, l)
 }
 
-// acceptLog makes this broker's log the partition's only in-sync replica, if the cluster counts on no other.
+// acceptLog makes this broker's log the partition's only in-sync replica, if the cluster counts on no other, and returns once this broker
+// leads with it.
 func (h *host) acceptLog(ctx context.Context, id ids.TopicID, number int32) error {
 	l, ok := h.store.Log(id, number)
 	if !ok {
@@ -80,12 +78,27 @@ func (h *host) acceptLog(ctx context.Context, id ids.TopicID, number int32) erro
 	if !ok {
 		return &partition.UnknownError{TopicID: id, Partition: number}
 	}
-	if h.counted(id, number) {
-		return nil
+	if !h.counted(p, l) {
+		r, err := h.client.AcceptReplica(ctx, h.reg, p, l.LogID())
+		if err == nil && r.Count() == 0 {
+			err = fmt.Errorf("partition %d changed meanwhile: %w", number, metadata.ErrConflict)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	r, err := h.client.AcceptReplica(ctx, h.reg, p, l.LogID())
-	if err == nil && r.Count() == 0 {
-		err = fmt.Errorf("partition %d changed meanwhile: %w", number, metadata.ErrConflict)
+	_, err := h.view.wait(ctx, func(s *metadata.State) bool {
+		p, ok := s.Partition(id, number)
+		return !ok || h.counted(p, l) && p.Leader == h.reg.BrokerID() && p.LeaderBrokerEpoch == h.reg.Epoch()
+	})
+	if err != nil {
+		return fmt.Errorf("the log was recovered and is not in use yet: %w", err)
 	}
-	return err
+	return nil
+}
+
+// counted reports whether the cluster counts on l as this broker's log of p.
+func (h *host) counted(p *metadata.Partition, l *log.Log) bool {
+	m, member := p.Member(h.reg.BrokerID())
+	return member && m.LogID == l.LogID() && m.StorageID == h.store.StorageID()
 }
