@@ -70,11 +70,12 @@ func (a *Admin) settle(ctx context.Context, t Topic) {
 	defer cancel()
 	shown := make(chan struct{})
 	var once sync.Once
-	defer a.c.meta.subscribe(func(s *snapshot) {
+	unsubscribe := a.c.meta.subscribe(func(s *snapshot) {
 		if seen := s.topics[t.Name]; seen == nil || seen.id != t.ID || len(seen.partitions) >= int(t.Partitions) {
 			once.Do(func() { close(shown) })
 		}
-	})()
+	})
+	defer unsubscribe()
 	select {
 	case <-shown:
 	case <-ctx.Done():

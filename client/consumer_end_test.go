@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"io"
 	"testing"
@@ -15,20 +16,16 @@ import (
 // readToEnd reads until the end and returns the values and the errors.
 func readToEnd(t *testing.T, cs *Consumer) (values []string, errs []error) {
 	t.Helper()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for r, err := range cs.Records(t.Context()) {
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			values = append(values, string(r.Value))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	for r, err := range cs.Records(ctx) {
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
-	}()
-	select {
-	case <-ended:
-	case <-time.After(10 * time.Minute):
+		values = append(values, string(r.Value))
+	}
+	if ctx.Err() != nil {
 		t.Fatal("the end never came")
 	}
 	return values, errs
@@ -91,7 +88,11 @@ func TestUntilEndFromWhatIsNotReadableYet(t *testing.T) {
 			return fakebroker.Action{Delay: time.Hour, Error: &fakebroker.Error{Code: codes.Internal, Reason: "INTERNAL"}}
 		})
 		cs := cl.consumer(t, Topics("t"), UntilEnd(), From(At(7)))
-		<-asked
+		select {
+		case <-asked:
+		case <-time.After(time.Minute):
+			t.Fatal("the leader was not asked")
+		}
 		fill(cl, "t", 0, 5, 7) // the high watermark is 7 now, and nothing follows
 		began := time.Now()
 		if values, errs := readToEnd(t, cs); len(values)+len(errs) != 0 || time.Since(began) > 5*time.Second {

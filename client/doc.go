@@ -7,6 +7,7 @@
 //	producer*.go                              queue → batch → sender (one per broker) → answer → callbacks
 //	consumer*.go                              subscription → claim → fetcher (one per broker) → frame → records
 //	admin*.go, offsets.go, delete_records.go  single requests
+//	strings.go                                how what embeds a TopicPartition prints
 //	errors.go                                 every error, and what brokers' reasons mean
 //
 // What is promised of producing: a retry never duplicates a record; each produce error is exactly one of [ErrNotWritten] and
