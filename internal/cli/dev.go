@@ -44,7 +44,7 @@ func (a *app) devCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "stop [etcd|N]", Short: "Stop the local cluster, or one process of it", Args: args(cobra.MaximumNArgs(1)),
 			RunE: func(c *cobra.Command, v []string) error {
-				return a.devOne(c.Context(), f, v, stopAll, (*devcluster.Cluster).StopProcess)
+				return a.devOne(c.Context(), f, v, stopAll, stopOne)
 			},
 		},
 		&cobra.Command{
@@ -140,7 +140,7 @@ func (a *app) devStatus(f devFlags) error {
 }
 
 // devOne applies all to the cluster, or one to the process that the argument names.
-func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(context.Context, *devcluster.Cluster) error, one func(*devcluster.Cluster, context.Context, string) error) error {
+func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(context.Context, *devcluster.Cluster) error, one func(context.Context, *devcluster.Cluster, string) error) error {
 	c, err := a.openDev(f)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(c
 	if len(names) == 0 {
 		return devAdvice(all(ctx, c))
 	}
-	return devAdvice(one(c, ctx, names[0]))
+	return devAdvice(one(ctx, c, names[0]))
 }
 
 func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {
@@ -161,7 +161,7 @@ func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {
 }
 
 // startOne says what a broker waits for when etcd is stopped.
-func (a *app) startOne(c *devcluster.Cluster, ctx context.Context, name string) error {
+func (a *app) startOne(ctx context.Context, c *devcluster.Cluster, name string) error {
 	for _, p := range c.Processes {
 		if p.Name == "etcd" && name != p.Name && !p.Alive() {
 			fmt.Fprintln(a.Err, "etcd is stopped, and a broker that starts waits for it: runnel dev start etcd")
@@ -171,6 +171,8 @@ func (a *app) startOne(c *devcluster.Cluster, ctx context.Context, name string) 
 }
 
 func stopAll(ctx context.Context, c *devcluster.Cluster) error { return c.Stop(ctx) }
+
+func stopOne(ctx context.Context, c *devcluster.Cluster, name string) error { return c.StopProcess(ctx, name) }
 
 func (a *app) openDev(f devFlags) (*devcluster.Cluster, error) {
 	opts, err := a.devOptions(f)
