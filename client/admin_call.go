@@ -41,16 +41,26 @@ func (c *tracedConn) Invoke(ctx context.Context, method string, args, reply any,
 	return c.ClientConnInterface.Invoke(ctx, method, args, reply, append(opts, grpc.Peer(&c.peer))...)
 }
 
-// ask asks one broker after the other until one answers.
+// ask asks one broker after the other until one answers, again for as long as a request may take: reading twice changes nothing.
 func ask[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.AdminClient) (R, error)) (r R, err error) {
-	for _, address := range a.c.meta.addresses() {
-		r, err = call(ctx, a, address, f)
-		var e *Error
-		if err == nil || !errors.As(err, &e) || e.Code != codes.Unavailable || ctx.Err() != nil {
-			break
+	patience, cancel := a.c.request(ctx)
+	defer cancel()
+	var back backoff
+	for {
+		for _, address := range a.c.meta.addresses() {
+			answer, failure := call(patience, a, address, f)
+			if e, ok := errors.AsType[*Error](failure); !ok || e.Code != codes.Unavailable || patience.Err() != nil {
+				if err != nil && patience.Err() != nil {
+					return r, err // why it did not work says more than that time was up
+				}
+				return answer, failure
+			}
+			err = failure
+		}
+		if clock.Sleep(patience, a.c.cfg.clock, back.next()) != nil {
+			return r, err
 		}
 	}
-	return r, err
 }
 
 // change asks the controller if it is known, or else any broker, again while it was certainly not executed.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,14 +33,20 @@ func TestReadersWhileSegmentsRollAndExpire(t *testing.T) {
 	must(t, err)
 
 	var done atomic.Bool
+	var read atomic.Int64
 	var wg sync.WaitGroup
 	fail := func(format string, args ...any) {
 		t.Errorf(format, args...)
 		done.Store(true)
 	}
-	wg.Go(func() { // writer
+	wg.Go(func() { // writer, which lets the others keep up, or a busy machine would have it write alone
 		defer done.Store(true)
+		seen := int64(0)
 		for i := range batches {
+			for i%100 == 99 && !done.Load() && (read.Load() == seen || e.l.End() > 5000 && e.l.LogStart() == 0) {
+				runtime.Gosched()
+			}
+			seen = read.Load()
 			b := batch(t, perBatch, e.clk.Now().UnixMilli()+int64(i), noProducer, fmt.Sprint("batch-", i))
 			a, err := e.l.Append(b, header(t, b), int32(i/700), e.clk.Now())
 			if err != nil || a.Base != int64(i*perBatch) {
@@ -57,9 +64,9 @@ func TestReadersWhileSegmentsRollAndExpire(t *testing.T) {
 			if _, err := e.l.ApplyRetention(t.Context(), e.clk.Now()); err != nil {
 				fail("retention: %v", err)
 			}
+			runtime.Gosched()
 		}
 	})
-	var read atomic.Int64
 	for r := range 4 {
 		wg.Go(func() {
 			var next int64
@@ -77,6 +84,7 @@ func TestReadersWhileSegmentsRollAndExpire(t *testing.T) {
 				}
 				if rg.Len == 0 {
 					rg.Release()
+					runtime.Gosched()
 					continue
 				}
 				if err := rg.ReadInto(buf); err != nil || rg.First != next {
@@ -98,6 +106,7 @@ func TestReadersWhileSegmentsRollAndExpire(t *testing.T) {
 	}
 	wg.Go(func() { // look-ups by time
 		for i := int64(0); !done.Load(); i += 97 {
+			runtime.Gosched()
 			ms := e.clk.Now().UnixMilli() + i%batches
 			off, ts, ok, err := e.l.OffsetForTime(ms)
 			if err != nil || ok && ts < ms {
@@ -152,6 +161,7 @@ func TestReadersWhileTheLogIsTruncated(t *testing.T) {
 		wg.Go(func() {
 			buf := make([]byte, 4096)
 			for !done.Load() {
+				runtime.Gosched() // the writer, which waits for the journal, shall not have to wait for a time slice each time
 				end := e.l.End()
 				_, _, err := e.l.Read(max(0, end-8), len(buf), end, buf)
 				if err != nil && !errors.Is(err, ErrTruncated) && !errors.Is(err, ErrOffsetOutOfRange) {

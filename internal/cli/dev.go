@@ -172,7 +172,9 @@ func (a *app) startOne(ctx context.Context, c *devcluster.Cluster, name string) 
 
 func stopAll(ctx context.Context, c *devcluster.Cluster) error { return c.Stop(ctx) }
 
-func stopOne(ctx context.Context, c *devcluster.Cluster, name string) error { return c.StopProcess(ctx, name) }
+func stopOne(ctx context.Context, c *devcluster.Cluster, name string) error {
+	return c.StopProcess(ctx, name)
+}
 
 func (a *app) openDev(f devFlags) (*devcluster.Cluster, error) {
 	opts, err := a.devOptions(f)
