@@ -124,16 +124,10 @@ func (s *syncer) addResultsLocked() {
 
 // syncLocked syncs the journal (if it was written; its lock is released as soon as that is done) and the files at the same time.
 func (s *syncer) syncLocked(journaled bool) (method, what string, err error) {
-	var journalErr error
-	done := make(chan struct{})
+	s.round.journalErr = nil
 	if journaled {
-		go func() {
-			defer close(done)
-			defer s.journal.mu.Unlock()
-			journalErr = s.journal.syncLocked()
-		}()
-	} else {
-		close(done)
+		s.round.journaling.Add(1)
+		go s.syncJournal()
 	}
 	// (The mutant has let go of the files already.)
 	if ackBeforeSync || len(s.round.points) > s.cfg.SyncfsThreshold && s.volume.Supported() {
@@ -143,11 +137,18 @@ func (s *syncer) syncLocked(journaled bool) (method, what string, err error) {
 		method = methodFdatasync
 		what, err = s.syncFilesLocked()
 	}
-	<-done
-	if err == nil && journalErr != nil {
-		what, err = journalName, journalErr
+	s.round.journaling.Wait()
+	if err == nil && s.round.journalErr != nil {
+		what, err = journalName, s.round.journalErr
 	}
 	return method, what, err
+}
+
+// syncJournal syncs what prepareLocked wrote, and releases the lock of the journal that it left held.
+func (s *syncer) syncJournal() {
+	defer s.round.journaling.Done()
+	defer s.journal.mu.Unlock()
+	s.round.journalErr = s.journal.syncLocked()
 }
 
 // syncFilesLocked syncs the files of each log from a bounded pool.

@@ -41,6 +41,7 @@ type syncer struct {
 	mu struct {
 		sync.Mutex
 		dirty  []*log.Log
+		spare  []*log.Log // emptied, to become dirty again
 		marked map[*log.Log]struct{}
 		// blocked logs have a new epoch that a full disk kept out of the journal at blockedAt.
 		blocked   []*log.Log
@@ -53,6 +54,9 @@ type syncer struct {
 		results map[*log.Log]struct{} // logs whose latest results are not journaled
 		points  []roundPoint
 		records []journalRecord
+		// journaling is the sync of the journal beside that of the files, and journalErr how it went.
+		journaling sync.WaitGroup
+		journalErr error
 	}
 
 	// failure is the first failed sync, of a round or of anything else. No round runs after it.
@@ -97,9 +101,17 @@ func (s *syncer) take() []*log.Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dirty := s.mu.dirty
-	s.mu.dirty = nil
+	s.mu.dirty, s.mu.spare = s.mu.spare, nil
 	clear(s.mu.marked)
 	return dirty
+}
+
+// recycle gives back what take returned.
+func (s *syncer) recycle(dirty []*log.Log) {
+	clear(dirty)
+	s.mu.Lock()
+	s.mu.spare = dirty[:0]
+	s.mu.Unlock()
 }
 
 // block puts l off until there may be space for its epoch.
@@ -203,6 +215,7 @@ func (s *syncer) flush() (ran bool, err error) {
 		return false, f
 	}
 	dirty := s.take()
+	defer s.recycle(dirty)
 	if len(dirty) == 0 {
 		return false, nil
 	}

@@ -44,6 +44,14 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c *Codec) marshalProto(m proto.Message) (mem.BufferSlice, error) {
 	size := proto.Size(m)
 	opts := proto.MarshalOptions{UseCachedSize: true}
+	if size <= headerRoom { // answers, mostly: one allocation for all that gRPC gets
+		e := new(encoded)
+		b, err := opts.MarshalAppend(e.room[:0], m)
+		if err != nil {
+			return nil, err
+		}
+		return e.finish(b, 0, nil), nil
+	}
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		b, err := opts.Marshal(m)
 		if err != nil {

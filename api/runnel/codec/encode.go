@@ -45,10 +45,13 @@ func (p *payload) Free() {
 	}
 }
 
+// headerRoom holds every frame's header without an error in it.
+const headerRoom = 96
+
 // encoded is everything one message needs in one allocation: the header's bytes, its buffer, and the slice of buffers that
 // gRPC gets. It is not pooled, because gRPC does not say when it is done with the slice itself.
 type encoded struct {
-	room   [96]byte
+	room   [headerRoom]byte
 	header headerBuffer
 	bufs   [2]mem.Buffer
 }
