@@ -78,6 +78,7 @@ func TestChangesWaitForABrokerThatRefusesConnections(t *testing.T) {
 		fill(cl, "t", 0, 0, 10)
 		admin := cl.c.Admin()
 		cl.StopBroker(1)
+		synctest.Wait() // the connection is seen to be broken: a call on it would be of unknown outcome
 		began := time.Now()
 		_, err := admin.CreateTopic(t.Context(), TopicSpec{Name: "new", Partitions: 1})
 		if took := time.Since(began); !errors.Is(err, ErrUnavailable) || took < 4*time.Second || took > 6*time.Second {
@@ -99,6 +100,7 @@ func TestChangesWaitForABrokerThatRefusesConnections(t *testing.T) {
 			},
 		} {
 			cl.StopBroker(1)
+			synctest.Wait()
 			go func() { sleep(2 * time.Second); cl.StartBroker(1) }()
 			began = time.Now()
 			if err := do(); err != nil || time.Since(began) > 4*time.Second {

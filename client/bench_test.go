@@ -65,7 +65,7 @@ func TestRecordsDoesNotAllocatePerRecord(t *testing.T) {
 		}
 	}
 	one()
-	if allocs := testing.AllocsPerRun(5, one); allocs > n/50 {
+	if allocs := testing.AllocsPerRun(5, one); allocs > n/10 { // a few per frame, and how many frames there are is up to the scheduler
 		t.Errorf("%.0f allocations for %d records", allocs, n)
 	}
 }

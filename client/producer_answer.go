@@ -56,6 +56,7 @@ func (pt *producerPartition) acceptedLocked(b *batch, base, appendTime int64, du
 	b.state, b.ambiguous = batchDone, false
 	pt.mu.settledSequence = addSequence(b.sequence, b.count)
 	pt.mu.back.reset()
+	pt.mu.cause = nil
 	if !b.abandoned {
 		b.result = batchResult{baseOffset: base, appendTime: appendTime, duplicate: duplicate}
 	}
@@ -108,6 +109,7 @@ func (pt *producerPartition) refusedLocked(i int, e *Error) {
 func (pt *producerPartition) retryLocked(b *batch, cause error, ambiguous bool) {
 	b.state = batchRetry
 	b.ambiguous = b.ambiguous || ambiguous
+	pt.mu.cause = cause
 	now := pt.p.c.cfg.clock.Now()
 	if !pt.mu.retryAt.After(now) {
 		wait := pt.mu.back.next()
@@ -214,7 +216,7 @@ func (pt *producerPartition) checkTimeouts(now time.Time) (next time.Time) {
 		if due.After(now) {
 			next = due
 		} else {
-			pt.abandonLocked(i, fmt.Errorf("%w: %v", ErrDeliveryTimeout, delivery))
+			pt.abandonLocked(i, pt.timedOutLocked(delivery))
 		}
 		break // those behind it were queued later
 	}
@@ -234,6 +236,18 @@ func (pt *producerPartition) checkTimeouts(now time.Time) (next time.Time) {
 	}
 	pt.deliver()
 	return next
+}
+
+// timedOutLocked says why nothing came of a batch, as far as is known. The reason is text alone: its class says nothing of the outcome.
+func (pt *producerPartition) timedOutLocked(after time.Duration) error {
+	switch {
+	case pt.mu.cause != nil:
+		return fmt.Errorf("%w: %v; the last attempt: %v", ErrDeliveryTimeout, after, pt.mu.cause)
+	case pt.mu.sender == nil:
+		return fmt.Errorf("%w: %v; the partition has no leader", ErrDeliveryTimeout, after)
+	default:
+		return fmt.Errorf("%w: %v", ErrDeliveryTimeout, after)
+	}
 }
 
 // earlier is the earlier of two times, where zero means never.

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -93,6 +94,9 @@ func TestDeliveryTimeoutNotWritten(t *testing.T) {
 		err := p.ProduceSync(t.Context(), rec("t", "a"), rec("t", "b"))
 		if !errors.Is(err, ErrNotWritten) || errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrDeliveryTimeout) {
 			t.Fatal(err)
+		}
+		if !strings.Contains(err.Error(), "no leader") {
+			t.Fatalf("does not say why: %v", err)
 		}
 		if d := time.Since(began); d != 30*time.Second {
 			t.Fatalf("timed out after %v", d)

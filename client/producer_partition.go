@@ -65,6 +65,8 @@ type producerPartition struct {
 
 		retryAt time.Time
 		back    backoff
+		// cause is why the last attempt failed; nil after one that did not.
+		cause error
 
 		delivering bool
 		closed     error // refuses records
