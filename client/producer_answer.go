@@ -242,7 +242,7 @@ func (pt *producerPartition) checkTimeouts(now time.Time) (next time.Time) {
 func (pt *producerPartition) timedOutLocked(after time.Duration) error {
 	switch {
 	case pt.mu.cause != nil:
-		return fmt.Errorf("%w: %v; the last attempt: %v", ErrDeliveryTimeout, after, pt.mu.cause)
+		return fmt.Errorf("%w: %v; the last attempt: %v", ErrDeliveryTimeout, after, pt.mu.cause) //nolint:errorlint // its class says nothing of the outcome
 	case pt.mu.sender == nil:
 		return fmt.Errorf("%w: %v; the partition has no leader", ErrDeliveryTimeout, after)
 	default:
