@@ -168,9 +168,11 @@ func TestSupersededBrokerExits(t *testing.T) {
 	create(t, c.Client(), "t", 1, client.TopicConfig{})
 	first := c.Broker(1)
 	second := c.AddBroker(1)
+	first.Stop() // a running broker renames files under the copy
 	if err := os.CopyFS(second.DataDir(), os.DirFS(first.DataDir())); err != nil {
 		t.Fatal(err)
 	}
+	first.Start()
 	second.Start()
 	var superseded *metadata.SupersededError
 	if err := first.Wait(); !errors.As(err, &superseded) || superseded.New <= superseded.Epoch {
