@@ -35,6 +35,8 @@ type Log struct {
 	segs atomic.Pointer[[]*segment.Segment]
 	// Invariant: logStart ≤ hw ≤ end, flushed ≤ end. Only Truncate lowers any of them.
 	logStart, hw, flushed, end atomic.Int64
+	// Invariant: adoptedDurable ≤ adopted; neither ever goes down.
+	adopted, adoptedDurable atomic.Int32
 	// truncations goes up when a truncation begins and when it ends: whoever captured an offset before must not act on
 	// it afterwards, and what was captured at an odd count was captured in the middle of one.
 	truncations atomic.Uint64
@@ -118,8 +120,8 @@ func (l *Log) SetHighWatermark(offset int64) {
 	}
 }
 
-// OnFlushed registers f to be called with the flushed offset after every sync round that moved it, on the goroutine of
-// the sync scheduler, in order. f must not block. There is no way to unregister.
+// OnFlushed registers f to be called with the flushed offset after every sync round that moved it or AdoptedDurable, on the
+// goroutine of the sync scheduler, in order. f must not block. There is no way to unregister.
 func (l *Log) OnFlushed(f func(flushed int64)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,6 +212,7 @@ func (l *Log) JournalEntry() JournalEntry {
 	return JournalEntry{
 		TopicID: m.TopicID, Partition: m.Partition, LogID: m.LogID,
 		Flushed: flushed, HighWatermark: min(l.hw.Load(), flushed), LogStart: l.logStart.Load(),
+		AdoptedEpoch: l.adopted.Load(),
 	}
 }
 

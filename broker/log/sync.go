@@ -18,6 +18,8 @@ type SyncPoint struct {
 	files  []vfs.File
 	dir    bool
 	epochs []EpochStart
+	// adopted is the adopted epoch to be journaled, 0 if the journal has it.
+	adopted int32
 }
 
 // PrepareSync captures, before the sync begins, what a successful one will have made durable: the log end and the
@@ -31,6 +33,9 @@ func (l *Log) PrepareSync() SyncPoint {
 	p := SyncPoint{l: l, end: l.end.Load(), gen: l.truncations.Load(), refs: l.mu.refs, files: l.mu.files, dir: l.mu.dirDirty}
 	l.mu.refs, l.mu.spareRefs = l.mu.spareRefs[:0], nil
 	l.mu.files, l.mu.dirDirty = nil, false
+	if a := l.adopted.Load(); a > l.adoptedDurable.Load() {
+		p.adopted = a
+	}
 	for _, e := range l.mu.unjournaled {
 		if e.Start < p.end {
 			p.epochs = append(p.epochs, e)
@@ -47,6 +52,9 @@ func (p SyncPoint) End() int64 { return p.end }
 
 // NewEpochs returns the epoch starts that must be in the journal, durably, before CompleteSync reports success.
 func (p SyncPoint) NewEpochs() []EpochStart { return p.epochs }
+
+// NewAdopted returns the adopted epoch that must be in the journal, durably, before CompleteSync reports success; 0 if none.
+func (p SyncPoint) NewAdopted() int32 { return p.adopted }
 
 // SyncFiles makes the captured files durable, and the directory if its entries changed. A round that uses syncfs skips
 // it. Blocks on the disk.
@@ -70,7 +78,7 @@ func (p SyncPoint) SyncFiles() error {
 }
 
 // CompleteSync ends the round. With err == nil the flushed offset moves to the captured end, unless the log was
-// truncated meanwhile, and the OnFlushed functions are called. Otherwise the log has failed: pages that could not be
+// truncated meanwhile, AdoptedDurable to the captured epoch, and the OnFlushed functions are called if either moved. Otherwise the log has failed: pages that could not be
 // written are marked clean, so no later sync proves anything about them.
 func (l *Log) CompleteSync(p SyncPoint, err error) {
 	l.mu.Lock()
@@ -78,14 +86,20 @@ func (l *Log) CompleteSync(p SyncPoint, err error) {
 	if l.mu.spareRefs == nil {
 		l.mu.spareRefs = p.refs[:0]
 	}
-	moved, void := int64(-1), p.gen != l.truncations.Load() || p.gen%2 == 1
+	moved, void := false, p.gen != l.truncations.Load() || p.gen%2 == 1
 	if err == nil && !void {
 		l.mu.unjournaled = without(l.mu.unjournaled, p.epochs)
 		if p.end > l.flushed.Load() {
 			l.flushed.Store(p.end)
-			moved = p.end
+			moved = true
 		}
 	}
+	// What was adopted does not depend on what the log holds: no truncation makes it void.
+	if err == nil && p.adopted > l.adoptedDurable.Load() {
+		l.adoptedDurable.Store(p.adopted)
+		moved = true
+	}
+	flushed := l.flushed.Load()
 	l.mu.Unlock()
 	if err != nil {
 		_ = l.syncFailed(err) // the Host knows
@@ -94,9 +108,9 @@ func (l *Log) CompleteSync(p SyncPoint, err error) {
 	if void && l.end.Load() > l.flushed.Load() {
 		l.markDirty() // what is left of the log still needs a round of its own
 	}
-	if fs := l.callbacks.Load(); moved >= 0 && fs != nil {
+	if fs := l.callbacks.Load(); moved && fs != nil {
 		for _, f := range *fs {
-			f(moved)
+			f(flushed)
 		}
 	}
 }
@@ -161,12 +175,12 @@ func without(all, gone []EpochStart) []EpochStart {
 	return kept
 }
 
-// SyncNow runs a round for this log alone: for tools and tests without a scheduler. The epochs go to the journal by
-// JournalNow.
+// SyncNow runs a round for this log alone: for tools and tests without a scheduler. Epochs, new and
+// adopted, go to the journal by journal.
 func (l *Log) SyncNow(journal func(JournalEntry) error) error {
 	p := l.PrepareSync()
 	err := p.SyncFiles()
-	if err == nil && len(p.epochs) > 0 {
+	if err == nil && (len(p.epochs) > 0 || p.adopted > 0) {
 		e := l.JournalEntry()
 		e.NewEpochs = p.epochs
 		err = journal(e)

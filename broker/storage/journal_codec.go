@@ -27,12 +27,12 @@ import (
 //	└───────┴────────┴──────────┴──────┴───────────┘
 //	                                     length
 //
-// and in a frame any number of records, 63 bytes and 12 for each epoch:
+// and in a frame any number of records, 75 bytes and 12 for each epoch:
 //
-//	 0        16        20     36   37      39      47     55        63
-//	┌────────┬─────────┬──────┬────┬───────┬───────┬──────┬─────────┬─────────────────────┐
-//	│ topic  │partition│log ID│kind│epochs │flushed│ HW   │log start│ epoch (4) start (8)…│
-//	└────────┴─────────┴──────┴────┴───────┴───────┴──────┴─────────┴─────────────────────┘
+//	 0        16        20     36   37      39      47     55        63           71      75
+//	┌────────┬─────────┬──────┬────┬───────┬───────┬──────┬─────────┬────────────┬───────┬─────────────────────┐
+//	│ topic  │partition│log ID│kind│epochs │flushed│ HW   │log start│wanted start│adopted│ epoch (4) start (8)…│
+//	└────────┴─────────┴──────┴────┴───────┴───────┴──────┴─────────┴────────────┴───────┴─────────────────────┘
 const (
 	journalName       = "journal"
 	journalMagic      = "RNLJRNL\x00"
@@ -43,7 +43,7 @@ const (
 	frameHeaderSize = 20
 	frameMaxBytes   = 1 << 20 // of records; a larger set of records is split over frames
 
-	recordFixedSize = 63
+	recordFixedSize = 75
 	epochSize       = 12
 )
 
@@ -51,7 +51,7 @@ const (
 type recordKind uint8
 
 const (
-	// kindProgress raises flushed, high watermark and log start, and adds epochs.
+	// kindProgress raises flushed, high watermark, both log starts and the adopted epoch, and adds epochs.
 	kindProgress recordKind = 1
 	// kindTruncated lowers flushed and high watermark to the bound in the record, and drops epochs that begin at or above it.
 	kindTruncated recordKind = 2
@@ -59,8 +59,11 @@ const (
 	kindState recordKind = 3
 	// kindRemoved forgets the log: its directory was deleted on purpose.
 	kindRemoved recordKind = 4
-	// kindLogStart says what kindProgress says; the log start in it is about to be published, and files below it unlinked.
+	// kindLogStart says what kindProgress says; a log start in it is about to be acknowledged, or published and files below it
+	// unlinked.
 	kindLogStart recordKind = 5
+	// kindAdopted says what kindProgress says; the adopted epoch in it is new.
+	kindAdopted recordKind = 6
 )
 
 // partitionKey names a log in the data directory.
@@ -78,7 +81,9 @@ type journalRecord struct {
 	kind          recordKind
 	flushed       int64
 	highWatermark int64
-	logStart      int64
+	logStart      int64 // published
+	wantedStart   int64 // journaled, at or above logStart
+	adopted       int32 // newest epoch that the replica takes part in
 	epochs        []log.EpochStart
 }
 
@@ -134,6 +139,8 @@ func appendFrame(b []byte, sequence uint64, records []journalRecord) []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.flushed))
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.highWatermark))
 		b = binary.LittleEndian.AppendUint64(b, uint64(r.logStart))
+		b = binary.LittleEndian.AppendUint64(b, uint64(r.wantedStart))
+		b = binary.LittleEndian.AppendUint32(b, uint32(r.adopted))
 		for _, e := range r.epochs {
 			b = binary.LittleEndian.AppendUint32(b, uint32(e.Epoch))
 			b = binary.LittleEndian.AppendUint64(b, uint64(e.Start))
@@ -219,10 +226,12 @@ func parseRecord(b []byte) (r journalRecord, n int, ok bool) {
 		flushed:       int64(binary.LittleEndian.Uint64(b[39:])),
 		highWatermark: int64(binary.LittleEndian.Uint64(b[47:])),
 		logStart:      int64(binary.LittleEndian.Uint64(b[55:])),
+		wantedStart:   int64(binary.LittleEndian.Uint64(b[63:])),
+		adopted:       int32(binary.LittleEndian.Uint32(b[71:])),
 	}
 	count := int(binary.LittleEndian.Uint16(b[37:]))
 	n = recordFixedSize + epochSize*count
-	if r.kind < kindProgress || r.kind > kindLogStart || len(b) < n || count > maxJournalEpochs || r.key.Partition < 0 {
+	if r.kind < kindProgress || r.kind > kindAdopted || len(b) < n || count > maxJournalEpochs || r.key.Partition < 0 {
 		return r, 0, false
 	}
 	if count > 0 {

@@ -23,7 +23,9 @@ type logState struct {
 	logID         ids.LogID
 	flushed       int64 // recovery's lower bound: everything below was synced
 	highWatermark int64
-	logStart      int64
+	logStart      int64 // published: files below it may be gone
+	wantedStart   int64 // journaled, perhaps not published: nothing below it is needed for the cluster's sake
+	adopted       int32
 	epochs        []log.EpochStart
 }
 
@@ -41,7 +43,7 @@ func (s journalState) apply(r journalRecord) {
 	}
 	old, known := s[r.key]
 	if !known || old.logID != r.logID || r.kind == kindState {
-		old = logState{logID: r.logID, flushed: r.flushed, highWatermark: r.highWatermark, logStart: r.logStart}
+		old = logState{logID: r.logID, flushed: r.flushed, highWatermark: r.highWatermark}
 	}
 	switch r.kind {
 	case kindTruncated:
@@ -53,6 +55,8 @@ func (s journalState) apply(r journalRecord) {
 		old.highWatermark = max(old.highWatermark, r.highWatermark)
 	}
 	old.logStart = max(old.logStart, r.logStart)
+	old.wantedStart = max(old.wantedStart, r.wantedStart, old.logStart)
+	old.adopted = max(old.adopted, r.adopted)
 	for _, e := range r.epochs {
 		old.epochs = addEpoch(old.epochs, e)
 	}
@@ -85,7 +89,8 @@ func (s journalState) records() []journalRecord {
 	for k, st := range s {
 		out = append(out, journalRecord{
 			key: k, logID: st.logID, kind: kindState,
-			flushed: st.flushed, highWatermark: st.highWatermark, logStart: st.logStart, epochs: st.epochs,
+			flushed: st.flushed, highWatermark: st.highWatermark, logStart: st.logStart,
+			wantedStart: st.wantedStart, adopted: st.adopted, epochs: st.epochs,
 		})
 	}
 	slices.SortFunc(out, func(a, b journalRecord) int { return compareKeys(a.key, b.key) })

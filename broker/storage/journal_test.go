@@ -33,10 +33,12 @@ func drawRecord(t *rapid.T) journalRecord {
 	r := journalRecord{
 		key:           testKey(n),
 		logID:         ids.LogID{byte(n), byte(rapid.IntRange(0, 1).Draw(t, "incarnation"))},
-		kind:          recordKind(rapid.IntRange(1, 5).Draw(t, "kind")),
+		kind:          recordKind(rapid.IntRange(1, 6).Draw(t, "kind")),
 		flushed:       rapid.Int64Range(0, 1000).Draw(t, "flushed"),
 		highWatermark: rapid.Int64Range(0, 1000).Draw(t, "hw"),
 		logStart:      rapid.Int64Range(0, 1000).Draw(t, "start"),
+		wantedStart:   rapid.Int64Range(0, 1000).Draw(t, "wanted start"),
+		adopted:       rapid.Int32Range(0, 50).Draw(t, "adopted"),
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "epochs") {
 		r.epochs = append(r.epochs, log.EpochStart{Epoch: rapid.Int32Range(0, 50).Draw(t, "epoch"), Start: rapid.Int64Range(0, 1000).Draw(t, "start")})

@@ -260,9 +260,13 @@ func (o *opening) openPartition(ctx context.Context, k partitionKey, dir string)
 	if isKnown && (known.logID == m.LogID || o.rebuiltFrom(k, known.logID)) {
 		oc.Recovered.LogStart = known.logStart
 	}
+	if isKnown && known.logID == m.LogID {
+		oc.Recovered.AdoptedEpoch = known.adopted
+	}
 	if isKnown && !o.lost && known.logID == m.LogID {
 		oc.Recovered = log.Recovered{
-			Flushed: known.flushed, HighWatermark: known.highWatermark, LogStart: known.logStart, Epochs: known.epochs, Known: true,
+			Flushed: known.flushed, HighWatermark: known.highWatermark, LogStart: known.logStart, Epochs: known.epochs,
+			AdoptedEpoch: known.adopted, Known: true,
 		}
 	}
 	l, rep, err := log.Open(ctx, oc)

@@ -72,9 +72,12 @@ func (s *syncer) prepareLocked(dirty []*log.Log) (journaled bool, err error) {
 		}
 		p := l.PrepareSync()
 		s.round.points = append(s.round.points, roundPoint{l, p})
-		if epochs := p.NewEpochs(); len(epochs) > 0 {
+		if announces(p) {
 			r := newProgress(l.JournalEntry())
-			r.epochs = newestEpochs(epochs) // the log has checkpointed the others
+			r.epochs = newestEpochs(p.NewEpochs()) // the log has checkpointed the others
+			if p.NewAdopted() > 0 {
+				r.kind = kindAdopted
+			}
 			s.round.records = append(s.round.records, r)
 			delete(s.round.results, l)
 		}
@@ -94,13 +97,17 @@ func (s *syncer) prepareLocked(dirty []*log.Log) (journaled bool, err error) {
 	return false, nil
 }
 
+// announces tells whether p has something that must be in the journal before the round counts.
+func announces(p log.SyncPoint) bool { return len(p.NewEpochs()) > 0 || p.NewAdopted() > 0 }
+
 // putOffLocked goes on with a round whose frame found no space. Results can wait for a later one: acknowledgements do not need them.
-// Batches of a new epoch may not be acknowledged before the epoch is in the journal, so their logs leave the round, as if they had not
-// been captured. Nobody waits for space with a lock: deleting a partition, which makes room, needs the round's.
+// Batches of a new epoch, and anything under a newly adopted one, may not be acknowledged before that is in the journal, so their logs
+// leave the round, as if they had not been captured. Nobody waits for space with a lock: deleting a partition, which makes room,
+// needs the round's.
 func (s *syncer) putOffLocked() {
 	kept := s.round.points[:0]
 	for _, p := range s.round.points {
-		if len(p.point.NewEpochs()) == 0 {
+		if !announces(p.point) {
 			kept = append(kept, p)
 			continue
 		}
@@ -195,7 +202,8 @@ func (s *syncer) completeLocked(err error) {
 func newProgress(e log.JournalEntry) journalRecord {
 	r := journalRecord{
 		key: partitionKey{e.TopicID, e.Partition}, logID: e.LogID, kind: kindProgress,
-		flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart, epochs: e.NewEpochs,
+		flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart,
+		wantedStart: e.LogStart, adopted: e.AdoptedEpoch, epochs: e.NewEpochs,
 	}
 	if e.Truncated {
 		r.kind = kindTruncated

@@ -43,7 +43,7 @@ type syncer struct {
 		dirty  []*log.Log
 		spare  []*log.Log // emptied, to become dirty again
 		marked map[*log.Log]struct{}
-		// blocked logs have a new epoch that a full disk kept out of the journal at blockedAt.
+		// blocked logs have a new, or newly adopted, epoch that a full disk kept out of the journal at blockedAt.
 		blocked   []*log.Log
 		blockedAt time.Time
 	}
