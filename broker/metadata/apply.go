@@ -10,8 +10,8 @@ import (
 	"runnel.dev/runnel/internal/ids"
 )
 
-// builder makes the next State out of the previous one: what does not change is shared, what changes is copied first.
-type builder struct {
+// stateBuilder makes the next State out of the previous one: what does not change is shared, what changes is copied first.
+type stateBuilder struct {
 	*State
 	base *State
 	keys keyspace
@@ -24,14 +24,14 @@ type builder struct {
 	ownPartitions                   bool
 }
 
-func newBuilder(base *State, keys keyspace, lg *slog.Logger) *builder {
+func newStateBuilder(base *State, keys keyspace, lg *slog.Logger) *stateBuilder {
 	next := *base
 	next.changed = make(chan struct{})
-	return &builder{State: &next, base: base, keys: keys, lg: lg, owned: map[ids.TopicID]bool{}}
+	return &stateBuilder{State: &next, base: base, keys: keys, lg: lg, owned: map[ids.TopicID]bool{}}
 }
 
 // put takes a value in unless a newer one of its key is known: the highest mod revision wins, wherever it comes from.
-func (b *builder) put(kv *mvccpb.KeyValue) {
+func (b *stateBuilder) put(kv *mvccpb.KeyValue) {
 	var err error
 	key := b.keys.parse(string(kv.Key))
 	switch key.kind {
@@ -67,7 +67,7 @@ func (b *builder) put(kv *mvccpb.KeyValue) {
 	}
 }
 
-func (b *builder) putTopic(kv *mvccpb.KeyValue, name string, old *Topic) error {
+func (b *stateBuilder) putTopic(kv *mvccpb.KeyValue, name string, old *Topic) error {
 	t, err := decodeTopic(kv, name)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (b *builder) putTopic(kv *mvccpb.KeyValue, name string, old *Topic) error {
 	return nil
 }
 
-func (b *builder) putPartition(kv *mvccpb.KeyValue, ref PartitionRef) error {
+func (b *stateBuilder) putPartition(kv *mvccpb.KeyValue, ref PartitionRef) error {
 	if old, ok := b.Partition(ref.TopicID, ref.Partition); ok && old.Revision >= kv.ModRevision {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (b *builder) putPartition(kv *mvccpb.KeyValue, ref PartitionRef) error {
 }
 
 // remove takes a key out unless a newer value of it is known.
-func (b *builder) remove(name string, revision int64) {
+func (b *stateBuilder) remove(name string, revision int64) {
 	key := b.keys.parse(name)
 	switch key.kind {
 	case kindController:
@@ -127,7 +127,7 @@ func (b *builder) remove(name string, revision int64) {
 	}
 }
 
-func (b *builder) removePartition(ref PartitionRef, revision int64) {
+func (b *stateBuilder) removePartition(ref PartitionRef, revision int64) {
 	old, ok := b.Partition(ref.TopicID, ref.Partition)
 	if !ok || old.Revision >= revision {
 		return
@@ -146,7 +146,7 @@ func (b *builder) removePartition(ref PartitionRef, revision int64) {
 }
 
 // retain removes every key that a complete list at a revision did not have.
-func (b *builder) retain(listed map[string]bool, revision int64) {
+func (b *stateBuilder) retain(listed map[string]bool, revision int64) {
 	for id := range b.base.brokers {
 		b.drop(b.keys.broker(id), listed, revision)
 	}
@@ -166,13 +166,13 @@ func (b *builder) retain(listed map[string]bool, revision int64) {
 	b.drop(b.keys.controller(), listed, revision)
 }
 
-func (b *builder) drop(key string, listed map[string]bool, revision int64) {
+func (b *stateBuilder) drop(key string, listed map[string]bool, revision int64) {
 	if !listed[key] {
 		b.remove(key, revision+1)
 	}
 }
 
-func (b *builder) ownTopics() {
+func (b *stateBuilder) ownTopics() {
 	if !b.ownTopic {
 		b.ownTopic = true
 		b.byName, b.byID = maps.Clone(b.byName), maps.Clone(b.byID)
@@ -180,7 +180,7 @@ func (b *builder) ownTopics() {
 }
 
 // ownList returns a topic's partition list for writing.
-func (b *builder) ownList(id ids.TopicID) []*Partition {
+func (b *stateBuilder) ownList(id ids.TopicID) []*Partition {
 	own(&b.ownPartitions, &b.partitions)
 	list := b.partitions[id]
 	if !b.owned[id] {

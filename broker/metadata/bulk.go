@@ -1,23 +1,13 @@
 package metadata
 
-import (
-	"context"
+import "context"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
+// etcd allows maxOps operations along the longest path through a transaction: the nested transactions of one, plus the most of compares,
+// writes and reads that any of them has. bulkSize is what a change nests whose items have at most two compares.
+const (
+	maxOps   = 128
+	bulkSize = maxOps - 2
 )
-
-// bulkSize is how many single-key transactions one transaction nests. etcd allows 128 operations along the longest path: these,
-// plus the two compares of each nested one.
-const bulkSize = 126
-
-// bulkItem is one compare-and-set of a bulk change: at most two compares, of which one is on key, and one write of key.
-type bulkItem struct {
-	key      string
-	compares []clientv3.Cmp
-	// value is what to write; "" deletes the key.
-	value string
-}
 
 // BulkResult says which items of a bulk change took effect.
 type BulkResult struct {
@@ -38,47 +28,49 @@ func (r BulkResult) Count() int {
 	return n
 }
 
-// bulk applies items in chunks. Each chunk is one transaction that compares guards and nests a transaction per item, so that a stale item
-// fails alone and a failed guard stops everything (errGuard, with the answer's Revision). Chunks before the failing one stay applied:
-// every bulk change is one that can be resumed by deciding anew.
-func (c *Client) bulk(ctx context.Context, op string, guards []clientv3.Cmp, items []bulkItem, errGuard error) (BulkResult, error) {
-	result := BulkResult{Applied: make([]bool, 0, len(items))}
-	for len(items) > 0 {
-		n := min(len(items), bulkSize)
-		out, err := c.commit(ctx, bulkTxn(op, guards, items[:n]))
+// nest packs single-key transactions into as few as possible, each of which compares guards. A stale item fails alone, and a failed
+// guard stops everything. Items keep their order.
+func nest(op string, guards []Compare, items []Tx) []Tx {
+	var out []Tx
+	for first := 0; first < len(items); {
+		widest, last := 2, first
+		for last < len(items) {
+			w := max(widest, len(items[last].Compares))
+			if last+1-first+w > maxOps {
+				break
+			}
+			widest, last = w, last+1
+		}
+		out = append(out, Tx{Op: op, Compares: guards, Nested: items[first:last:last]})
+		first = last
+	}
+	return out
+}
+
+// bulk carries out transactions that nest made, one after the other, and stops at the first whose guards fail (errGuard, with the
+// result's Revision). What came before stays applied: every bulk change is one that can be resumed by deciding anew.
+func (c *Client) bulk(ctx context.Context, txs []Tx, errGuard error) (BulkResult, error) {
+	result, _, err := c.bulkOutcomes(ctx, txs, errGuard)
+	return result, err
+}
+
+// bulkOutcomes is bulk that also returns the outcome of each item that was settled, in order.
+func (c *Client) bulkOutcomes(ctx context.Context, txs []Tx, errGuard error) (BulkResult, []Outcome, error) {
+	var result BulkResult
+	var outcomes []Outcome
+	for i := range txs {
+		out, err := c.commit(ctx, txs[i])
 		if err != nil {
-			return result, err
+			return result, outcomes, err
 		}
-		result.Revision = max(result.Revision, out.resp.Header.Revision)
-		if !out.ok {
-			return result, errGuard
+		result.Revision = max(result.Revision, out.Answer.Revision)
+		if !out.Applied {
+			return result, outcomes, errGuard
 		}
-		for i, r := range out.resp.Responses {
-			nested := r.GetResponseTxn()
-			result.Applied = append(result.Applied, nested.Succeeded || matches(items[i], nested.Responses[0].GetResponseRange().GetKvs()))
+		for _, nested := range out.Nested {
+			result.Applied = append(result.Applied, nested.Applied)
 		}
-		items = items[n:]
+		outcomes = append(outcomes, out.Nested...)
 	}
-	return result, nil
-}
-
-// bulkTxn nests the items. A repetition after an unanswered attempt succeeds as a whole, and finds the nested ones of the attempt
-// done: matches tells them by the value, which names leader, epochs and identities and is therefore the same only when the wish was.
-func bulkTxn(op string, guards []clientv3.Cmp, items []bulkItem) txn {
-	nested := make([]clientv3.Op, len(items))
-	for i, item := range items {
-		write := clientv3.OpPut(item.key, item.value)
-		if item.value == "" {
-			write = clientv3.OpDelete(item.key)
-		}
-		nested[i] = clientv3.OpTxn(item.compares, []clientv3.Op{write}, []clientv3.Op{clientv3.OpGet(item.key)})
-	}
-	return txn{op: op, compares: guards, then: nested}
-}
-
-func matches(item bulkItem, kvs []*mvccpb.KeyValue) bool {
-	if item.value == "" {
-		return len(kvs) == 0
-	}
-	return len(kvs) == 1 && string(kvs[0].Value) == item.value
+	return result, outcomes, nil
 }

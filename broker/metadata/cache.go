@@ -131,7 +131,7 @@ func (c *Cache) follow(ctx context.Context, next *[2]int64) (progressed bool, er
 
 // list reads both ranges at one revision and publishes the result.
 func (c *Cache) list(ctx context.Context) (int64, error) {
-	b := newBuilder(c.Snapshot(), c.client.keys, c.client.lg)
+	b := newStateBuilder(c.Snapshot(), c.client.keys, c.client.lg)
 	listed := map[string]bool{}
 	var revision int64
 	for _, r := range c.client.keys.ranges() {
@@ -245,7 +245,7 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 		return false, nil
 	}
 	next[i] = reached + 1
-	b := newBuilder(c.Snapshot(), c.client.keys, c.client.lg)
+	b := newStateBuilder(c.Snapshot(), c.client.keys, c.client.lg)
 	for _, e := range resp.Events {
 		if e.Type == mvccpb.Event_DELETE {
 			b.remove(string(e.Kv.Key), e.Kv.ModRevision)
@@ -262,7 +262,7 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 
 // publish makes the built State the current one. Only Run's goroutine publishes, so no State is lost between load and store. The new
 // State is stored before the old one's Changed is closed: whoever is woken sees it.
-func (c *Cache) publish(b *builder, revision int64) {
+func (c *Cache) publish(b *stateBuilder, revision int64) {
 	era := b.base.position.Era
 	id := b.base.position.ClusterID
 	if b.cluster != nil {

@@ -23,6 +23,7 @@ import (
 // ErrUnavailable when etcd does not answer; the same call works again once etcd is back.
 type Client struct {
 	cfg     Config
+	build   Builder
 	keys    keyspace
 	etcd    *clientv3.Client
 	clk     clock.Clock
@@ -63,7 +64,8 @@ func New(cfg Config, clk clock.Clock, lg *slog.Logger, reg prometheus.Registerer
 	if err != nil {
 		return nil, fmt.Errorf("etcd client for %q: %w", cfg.Endpoints, err)
 	}
-	return &Client{cfg: cfg, keys: newKeyspace(cfg.Cluster), etcd: etcd, clk: clk, lg: lg, metrics: m}, nil
+	build := NewBuilder(cfg.Cluster)
+	return &Client{cfg: cfg, build: build, keys: build.keys, etcd: etcd, clk: clk, lg: lg, metrics: m}, nil
 }
 
 // Close ends the connections. Calls in flight fail.
@@ -132,14 +134,11 @@ func (c *Client) Bootstrap(ctx context.Context) (*Cluster, error) {
 
 // createCluster writes the cluster's record unless there is one. Whoever wins, the caller reads again.
 func (c *Client) createCluster(ctx context.Context) error {
-	key := c.keys.cluster()
-	value, err := encodeCluster(&Cluster{ID: uuid.NewString(), Era: 1, FormatVersion: FormatVersion, FeatureLevel: 1, Created: c.clk.Now()})
+	tx, err := c.build.CreateCluster(&Cluster{ID: uuid.NewString(), Era: 1, FormatVersion: FormatVersion, FeatureLevel: 1, Created: c.clk.Now()})
 	if err != nil {
 		return err
 	}
-	_, err = c.commitRaw(ctx, txn{
-		op: "create_cluster", compares: []clientv3.Cmp{absent(key)}, then: []clientv3.Op{clientv3.OpPut(key, value)},
-	})
+	_, _, err = c.commitRaw(ctx, &tx)
 	return err
 }
 

@@ -93,7 +93,7 @@ func decodeCluster(kv *mvccpb.KeyValue) (*Cluster, error) {
 
 func encodeBroker(b *Broker) (string, error) {
 	return encode(&metadatav1.Broker{
-		Id: b.ID, Listeners: b.Listeners, Rack: b.Rack, StorageId: bytesOf(b.StorageID), BootId: b.bootID[:],
+		Id: b.ID, Listeners: b.Listeners, Rack: b.Rack, StorageId: bytesOf(b.StorageID), BootId: b.BootID[:],
 		Version: b.Version, LeaseId: b.leaseID,
 	})
 }
@@ -107,7 +107,7 @@ func decodeBroker(kv *mvccpb.KeyValue, id int32) (*Broker, error) {
 			ID: id, Listeners: maps.Clone(m.GetListeners()), Rack: m.GetRack(), Version: m.GetVersion(),
 			StorageID: id16[ids.StorageID](m.GetStorageId(), "storage id", &errs),
 		}
-		b.bootID, b.leaseID = id16[[16]byte](m.GetBootId(), "boot id", &errs), m.GetLeaseId()
+		b.BootID, b.leaseID = id16[BootID](m.GetBootId(), "boot id", &errs), m.GetLeaseId()
 		if m.GetId() != id {
 			errs = append(errs, fmt.Errorf("broker id %d under the key of broker %d", m.GetId(), id))
 		}

@@ -107,7 +107,7 @@ func TestCodecsRoundTrip(t *testing.T) {
 
 		b := &Broker{
 			BrokerInfo: BrokerInfo{ID: 4, StorageID: uuid(t, "storage"), Rack: "r", Version: "v", Listeners: map[string]string{"a": "b:1"}},
-			Epoch:      42, bootID: uuid(t, "boot"), leaseID: 7,
+			Epoch:      42, BootID: uuid(t, "boot"), leaseID: 7,
 		}
 		check(t, b, opts, encodeBroker, func(m *mvccpb.KeyValue) (*Broker, error) { return decodeBroker(m, 4) })
 	})
@@ -175,7 +175,7 @@ func FuzzApply(f *testing.F) {
 	f.Add("brokers/1", []byte{})
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		k := newKeyspace("c")
-		b := newBuilder(newState(), k, quiet)
+		b := newStateBuilder(newState(), k, quiet)
 		b.put(&mvccpb.KeyValue{Key: []byte(k.prefix + key), Value: value, ModRevision: 5})
 		b.remove(k.prefix+key, 6)
 		if len(b.Topics())+len(b.Brokers())+len(b.Storages())+len(b.State.partitions) != 0 {

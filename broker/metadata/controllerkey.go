@@ -3,8 +3,6 @@ package metadata
 import (
 	"context"
 	"fmt"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Tenure is a controller's right to act: every write of the controller compares its epoch.
@@ -26,44 +24,43 @@ func ControllerFree(s *State) bool {
 	return !alive || b.Epoch != c.BrokerEpoch
 }
 
+// AcquireController takes the controller key for a registration if it is free: nobody has it (named nil), or the registration that has it
+// is gone.
+func (b Builder) AcquireController(named *ControllerInfo, reg RegRef) (Tx, error) {
+	key := b.keys.controller()
+	compares := []Compare{absent(key)}
+	if named != nil {
+		compares = []Compare{unchanged(key, named.Epoch), {Key: b.keys.broker(named.BrokerID), Revision: named.BrokerEpoch, Not: true}}
+	}
+	value, err := encodeController(reg.BrokerID, reg.Epoch)
+	return write("acquire_controller", key, value, append(compares, b.alive(reg))...), err
+}
+
 // AcquireController takes the controller key for a registration, if it is free by etcd's own state at that moment. ok is false when
 // somebody else has it, or when the registration is not alive any more.
 func (c *Client) AcquireController(ctx context.Context, brokerID int32, brokerEpoch int64) (t Tenure, ok bool, err error) {
-	key := c.keys.controller()
-	resp, err := c.get(ctx, "controller_look", key)
+	resp, err := c.get(ctx, "controller_look", c.keys.controller())
 	if err != nil {
 		return Tenure{}, false, err
 	}
-	compares := []clientv3.Cmp{absent(key)}
+	var named *ControllerInfo
 	if len(resp.Kvs) == 1 {
-		named, err := decodeController(resp.Kvs[0])
-		if err != nil {
+		if named, err = decodeController(resp.Kvs[0]); err != nil {
 			return Tenure{}, false, err
 		}
 		if named.BrokerID == brokerID && named.BrokerEpoch == brokerEpoch {
 			return Tenure{BrokerID: brokerID, BrokerEpoch: brokerEpoch, Epoch: named.Epoch}, true, nil
 		}
-		compares = []clientv3.Cmp{
-			unchanged(key, named.Epoch),
-			clientv3.Compare(clientv3.ModRevision(c.keys.broker(named.BrokerID)), "!=", named.BrokerEpoch),
-		}
 	}
-	value, err := encodeController(brokerID, brokerEpoch)
+	tx, err := c.build.AcquireController(named, RegRef{BrokerID: brokerID, Epoch: brokerEpoch})
 	if err != nil {
 		return Tenure{}, false, err
 	}
-	out, err := c.commit(ctx, txn{
-		op: "acquire_controller", compares: append(compares, unchanged(c.keys.broker(brokerID), brokerEpoch)),
-		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
-	})
-	if err != nil || !out.ok {
+	out, err := c.commit(ctx, tx)
+	if err != nil || !out.Applied {
 		return Tenure{}, false, err
 	}
-	return Tenure{BrokerID: brokerID, BrokerEpoch: brokerEpoch, Epoch: out.revision}, true, nil
-}
-
-func (c *Client) guard(t Tenure) []clientv3.Cmp {
-	return []clientv3.Cmp{unchanged(c.keys.controller(), t.Epoch)}
+	return Tenure{BrokerID: brokerID, BrokerEpoch: brokerEpoch, Epoch: out.Revision}, true, nil
 }
 
 func deposed(t Tenure) error {

@@ -134,7 +134,7 @@ func TestFutureFormatIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := c.put(t.Context(), c.keys.cluster(), future, revision); err != nil || !out.ok {
+	if out, err := c.put(t.Context(), c.keys.cluster(), future, revision); err != nil || !out.Applied {
 		t.Fatal(out, err)
 	}
 	cfg := testConfig(t, nil)

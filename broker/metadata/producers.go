@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	metadatav1 "runnel.dev/runnel/api/runnel/metadata/v1"
 )
 
@@ -22,6 +20,13 @@ const (
 type Block struct {
 	First int64
 	Count int64
+}
+
+// NextProducers makes next the first producer id that nobody has reserved, if the key is still the one of a revision.
+func (b Builder) NextProducers(revision, next int64) (Tx, error) {
+	key := b.keys.producers()
+	value, err := encode(&metadatav1.ProducerIds{Next: next})
+	return Tx{Op: "next_producer_block", Compares: []Compare{unchanged(key, revision)}, Then: []Put{{Key: key, Value: value}}}, err
 }
 
 // NextProducerBlock reserves n producer ids, 1 to 1,000,000. Ids start at 1. A reservation whose answer was lost is given up, never
@@ -53,19 +58,17 @@ func (c *Client) NextProducerBlock(ctx context.Context, n int64) (Block, error) 
 			}
 		}
 		block := Block{First: next.GetNext(), Count: n}
-		value, err := encode(&metadatav1.ProducerIds{Next: block.First + n})
-		if err != nil {
-			return Block{}, err
-		}
-		// Without mine: another broker may have written the very same value, so only an answered success is ours. When an attempt
+		// Without recognition: another broker may have written the very same value, so only an answered success is ours. When an attempt
 		// stays unanswered, commit repeats it, and a failed repetition leads to a fresh look, with the block burnt.
-		out, err := c.commit(ctx, txn{
-			op: "next_producer_block", compares: []clientv3.Cmp{unchanged(key, revision)}, then: []clientv3.Op{clientv3.OpPut(key, value)},
-		})
+		tx, err := c.build.NextProducers(revision, block.First+n)
 		if err != nil {
 			return Block{}, err
 		}
-		if out.ok {
+		out, err := c.commit(ctx, tx)
+		if err != nil {
+			return Block{}, err
+		}
+		if out.Applied {
 			return block, nil
 		}
 	}

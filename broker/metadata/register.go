@@ -24,7 +24,7 @@ import (
 type Registration struct {
 	client *Client
 	info   BrokerInfo
-	bootID [16]byte
+	bootID BootID
 	lost   chan struct{}
 
 	mu struct {
@@ -46,7 +46,7 @@ func (c *Client) Register(ctx context.Context, info BrokerInfo) (*Registration, 
 	if info.StorageID.IsZero() {
 		return nil, invalid("storage id", info.StorageID, "a UUID")
 	}
-	r := &Registration{client: c, info: info, bootID: uuid.New(), lost: make(chan struct{})}
+	r := &Registration{client: c, info: info, bootID: BootID(uuid.New()), lost: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
 	return r, r.register(ctx)
@@ -69,6 +69,14 @@ func (r *Registration) LeaseID() int64 {
 	return r.mu.lease
 }
 
+// BootID tells this process from every other one. It is never shown to clients.
+func (r *Registration) BootID() BootID { return r.bootID }
+
+// Ref names the current registration.
+func (r *Registration) Ref() RegRef {
+	return RegRef{BrokerID: r.info.ID, StorageID: r.info.StorageID, Epoch: r.Epoch()}
+}
+
 // Info is what was registered.
 func (r *Registration) Info() BrokerInfo { return r.info }
 
@@ -89,13 +97,13 @@ func (r *Registration) Err() error {
 //
 // Crash windows: a lease without a key expires by itself; so does a key whose writer died before it learned of it.
 func (r *Registration) register(ctx context.Context) error {
-	c, key := r.client, r.client.keys.broker(r.info.ID)
+	c := r.client
 	for {
 		live, err := r.look(ctx)
 		if err != nil {
 			return err
 		}
-		if live != nil && live.bootID == r.bootID {
+		if live != nil && live.BootID == r.bootID {
 			// An attempt of this process that stayed unanswered. It is visible, so it is settled.
 			r.adopt(live.Epoch, live.leaseID)
 			return nil
@@ -110,38 +118,22 @@ func (r *Registration) register(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b := &Broker{BrokerInfo: r.info, bootID: r.bootID, leaseID: lease}
-		value, err := encodeBroker(b)
-		if err != nil {
-			return err
-		}
 		var revision int64
 		if live != nil {
 			revision = live.Epoch
 		}
-		out, err := c.commit(ctx, txn{
-			op: "register", compares: []clientv3.Cmp{unchanged(key, revision)},
-			then:      []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(lease)))},
-			otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
-		})
+		tx, err := c.build.Register(revision, r.info, r.bootID, lease)
 		if err != nil {
 			return err
 		}
-		if out.ok {
-			r.adopt(out.revision, lease)
+		out, err := c.commit(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if out.Applied {
+			r.adopt(out.Revision, lease)
 			return nil
 		}
-	}
-}
-
-// wrote recognises a value that this process wrote by its bytes, in the first read. The value has to be unique to the attempt.
-func wrote(value string) func(*clientv3.TxnResponse) (int64, bool) {
-	return func(resp *clientv3.TxnResponse) (int64, bool) {
-		kvs := resp.Responses[0].GetResponseRange().GetKvs()
-		if len(kvs) == 1 && string(kvs[0].Value) == value {
-			return kvs[0].ModRevision, true
-		}
-		return 0, false
 	}
 }
 
@@ -227,7 +219,7 @@ func (r *Registration) keep(ctx context.Context, seen <-chan sighting) error {
 			if s.revision < r.Epoch() {
 				continue // from before the current registration
 			}
-			if s.broker != nil && s.broker.bootID != r.bootID {
+			if s.broker != nil && s.broker.BootID != r.bootID {
 				return r.supersede(s.broker.Epoch)
 			}
 			lapsed = s.broker == nil
@@ -269,7 +261,7 @@ func (r *Registration) beat(ctx context.Context) (lapsed bool, err error) {
 		return true, nil
 	}
 	b, err := decodeBroker(resp.Kvs[0], r.info.ID)
-	if err == nil && b.bootID != r.bootID {
+	if err == nil && b.BootID != r.bootID {
 		return false, r.supersede(b.Epoch)
 	}
 	return false, err

@@ -3,32 +3,58 @@ package metadata
 import (
 	"context"
 	"slices"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // maxMarks bounds the marks of one storage, which travel in one value.
 const maxMarks = 8192
 
-// storageTxn writes a registry entry if its key still has the revision that s was read at (0: absent).
-func (c *Client) storageTxn(op string, s *Storage, guards ...clientv3.Cmp) (txn, error) {
-	key := c.keys.storage(s.BrokerID)
+// storage writes a registry entry if its key still has the revision that s was read at (0: absent).
+func (b Builder) storage(op string, s *Storage, guards ...Compare) (Tx, error) {
+	key := b.keys.storage(s.BrokerID)
 	value, err := encodeStorage(s)
-	return txn{
-		op: op, compares: append([]clientv3.Cmp{unchanged(key, s.Revision)}, guards...),
-		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
-	}, err
+	return write(op, key, value, append([]Compare{unchanged(key, s.Revision)}, guards...)...), err
+}
+
+// commitShown carries out a transaction that was built, and returns the revision from which the cache shows what it did.
+func (c *Client) commitShown(ctx context.Context, tx Tx, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return shown(c.commit(ctx, tx))
+}
+
+// DeclareEligible lets a registration lead and be in ISRs: s names its storage and its broker epoch. It applies only while that
+// registration is alive.
+func (b Builder) DeclareEligible(t Tenure, s *Storage) (Tx, error) {
+	return b.storage("declare_eligible", s, b.guard(t, unchanged(b.keys.broker(s.BrokerID), s.EligibleEpoch))...)
 }
 
 // DeclareEligible lets a registration lead and be in ISRs: s names its storage and its broker epoch. The caller has seen in the cache
 // that no ISR holds anything that this storage cannot back any more. It applies only while that registration is alive, and while
 // the entry and the tenure are unchanged. The cache shows the result from revision on.
 func (c *Client) DeclareEligible(ctx context.Context, t Tenure, s *Storage) (revision int64, err error) {
-	tx, err := c.storageTxn("declare_eligible", s, append(c.guard(t), unchanged(c.keys.broker(s.BrokerID), s.EligibleEpoch))...)
-	if err != nil {
-		return 0, err
+	tx, err := c.build.DeclareEligible(t, s)
+	return c.commitShown(ctx, tx, err)
+}
+
+// MarkLogs adds marks to a broker's own registry entry, which is s as it was read. ok is false when all are there already.
+func (b Builder) MarkLogs(reg RegRef, s *Storage, marks []Mark) (tx Tx, ok bool, err error) {
+	next := *s
+	next.Marks = slices.Clone(s.Marks)
+	for _, m := range marks {
+		if !next.Marked(m.Partition) {
+			next.Marks = append(next.Marks, m)
+		}
 	}
-	return shown(c.commit(ctx, tx))
+	switch {
+	case len(next.Marks) > maxMarks:
+		return Tx{}, false, invalid("marks", len(next.Marks), "at most 8192 damaged logs per broker")
+	case len(next.Marks) == len(s.Marks):
+		return Tx{}, false, nil
+	}
+	tx, err = b.storage("mark_logs", &next, b.alive(reg))
+	tx.Reads = append(tx.Reads, b.keys.broker(reg.BrokerID))
+	return tx, err == nil, err
 }
 
 // MarkLogs records that logs of this broker lost what they had acknowledged. The controller then takes them out of their ISRs, and
@@ -41,29 +67,17 @@ func (c *Client) MarkLogs(ctx context.Context, reg *Registration, marks []Mark) 
 		if err != nil {
 			return err
 		}
-		before := len(s.Marks)
-		for _, m := range marks {
-			if !s.Marked(m.Partition) {
-				s.Marks = append(s.Marks, m)
-			}
-		}
-		if len(s.Marks) > maxMarks {
-			return invalid("marks", len(s.Marks), "at most 8192 damaged logs per broker")
-		}
-		if len(s.Marks) == before {
-			return nil
-		}
-		tx, err := c.storageTxn("mark_logs", s, c.alive(reg)...)
-		if err != nil {
+		ref := reg.Ref()
+		tx, ok, err := c.build.MarkLogs(ref, s, marks)
+		if err != nil || !ok {
 			return err
 		}
-		tx.otherwise = append(tx.otherwise, clientv3.OpGet(c.keys.broker(reg.BrokerID())))
 		out, err := c.commit(ctx, tx)
-		if err != nil || out.ok {
+		if err != nil || out.Applied {
 			return err
 		}
-		if kvs := out.resp.Responses[1].GetResponseRange().GetKvs(); len(kvs) == 0 || kvs[0].ModRevision != reg.Epoch() {
-			return notAlive(reg)
+		if out.Answer.Reads[1].Revision != ref.Epoch {
+			return notAlive(ref)
 		}
 	}
 }
@@ -80,42 +94,49 @@ func (c *Client) storage(ctx context.Context, reg *Registration) (*Storage, erro
 	return decodeStorage(resp.Kvs[0], reg.BrokerID())
 }
 
-// ClearMarks takes marked logs out of their ISRs: partitions are changed Clones without the marked member, and the same transaction
-// drops their marks from s. All apply or none. At most MaxClearMarks at a time. The cache shows
-// the result from revision on.
-func (c *Client) ClearMarks(ctx context.Context, t Tenure, s *Storage, partitions []*Partition) (revision int64, err error) {
+// ClearMarks takes marked logs out of their ISRs and drops their marks, all or none.
+func (b Builder) ClearMarks(t Tenure, s *Storage, partitions []*Partition) (Tx, error) {
 	if len(partitions) > MaxClearMarks {
-		return 0, invalid("partitions", len(partitions), "at most 100 at a time")
+		return Tx{}, invalid("partitions", len(partitions), "at most 100 at a time")
 	}
 	next := *s
 	next.Marks = slices.DeleteFunc(slices.Clone(s.Marks), func(m Mark) bool {
 		return slices.ContainsFunc(partitions, func(p *Partition) bool { return p.PartitionRef == m.Partition })
 	})
-	tx, err := c.storageTxn("clear_marks", &next, c.guard(t)...)
+	tx, err := b.storage("clear_marks", &next, b.guard(t)...)
 	if err != nil {
-		return 0, err
+		return Tx{}, err
 	}
 	for _, p := range partitions {
-		item, err := c.partitionItem(p)
+		item, err := b.partition("", p)
 		if err != nil {
-			return 0, err
+			return Tx{}, err
 		}
-		tx.compares = append(tx.compares, item.compares...)
-		tx.then = append(tx.then, clientv3.OpPut(item.key, item.value))
+		tx.Compares, tx.Then = append(tx.Compares, item.Compares...), append(tx.Then, item.Then...)
 	}
-	return shown(c.commit(ctx, tx))
+	return tx, nil
+}
+
+// ClearMarks takes marked logs out of their ISRs: partitions are changed Clones without the marked member, and the same transaction
+// drops their marks from s. All apply or none. At most MaxClearMarks at a time. The cache shows
+// the result from revision on.
+func (c *Client) ClearMarks(ctx context.Context, t Tenure, s *Storage, partitions []*Partition) (revision int64, err error) {
+	tx, err := c.build.ClearMarks(t, s, partitions)
+	return c.commitShown(ctx, tx, err)
+}
+
+// DropMarks forgets marks of logs that are in no ISR.
+func (b Builder) DropMarks(t Tenure, s *Storage, refs []PartitionRef) (Tx, error) {
+	next := *s
+	next.Marks = slices.DeleteFunc(slices.Clone(s.Marks), func(m Mark) bool { return slices.Contains(refs, m.Partition) })
+	return b.storage("drop_marks", &next, b.guard(t)...)
 }
 
 // DropMarks forgets marks of logs that are in no ISR: their partition is gone, or never had them. It does nothing when the entry or
 // the tenure had changed. The cache shows the result from revision on.
 func (c *Client) DropMarks(ctx context.Context, t Tenure, s *Storage, refs []PartitionRef) (revision int64, err error) {
-	next := *s
-	next.Marks = slices.DeleteFunc(slices.Clone(s.Marks), func(m Mark) bool { return slices.Contains(refs, m.Partition) })
-	tx, err := c.storageTxn("drop_marks", &next, c.guard(t)...)
-	if err != nil {
-		return 0, err
-	}
-	return shown(c.commit(ctx, tx))
+	tx, err := c.build.DropMarks(t, s, refs)
+	return c.commitShown(ctx, tx, err)
 }
 
 // MaxClearMarks is how many partitions ClearMarks takes.

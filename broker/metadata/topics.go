@@ -1,15 +1,17 @@
 package metadata
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"unicode/utf8"
 
-	etcdserverpb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
+	metadatav1 "runnel.dev/runnel/api/runnel/metadata/v1"
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/topicconfig"
 	"runnel.dev/runnel/internal/ids"
@@ -91,28 +93,16 @@ func (c *Client) CreateTopic(ctx context.Context, t NewTopic) (*Topic, error) {
 	if t.Config != nil {
 		topic.Config = proto.CloneOf(t.Config)
 	}
-	value, err := encodeTopic(topic)
+	tx, err := c.build.CreateTopic(topic)
 	if err != nil {
 		return nil, err
 	}
-	key := c.keys.topic(t.Name)
-	out, err := c.commit(ctx, txn{
-		op: "create_topic", compares: []clientv3.Cmp{absent(key)}, then: []clientv3.Op{clientv3.OpPut(key, value)},
-		otherwise: []clientv3.Op{clientv3.OpGet(key)},
-		mine: func(resp *clientv3.TxnResponse) (int64, bool) {
-			// By the ID, not by the bytes: the controller may have moved the topic on already.
-			now, err := readTopic(resp, t.Name)
-			if err != nil || now == nil || now.ID != topic.ID {
-				return 0, false
-			}
-			return now.Revision, true
-		},
-	})
+	out, err := c.commit(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	if !out.ok {
-		existing, err := readTopic(out.resp, t.Name)
+	if !out.Applied {
+		existing, err := readTopic(out.Answer.Reads[0], t.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -122,20 +112,22 @@ func (c *Client) CreateTopic(ctx context.Context, t NewTopic) (*Topic, error) {
 		}
 		return nil, e
 	}
-	topic.Revision = out.revision
+	topic.Revision = out.Revision
 	return topic, nil
 }
 
-// readTopic decodes the answer of a failed transaction whose first read is the topic's key; nil when it is absent.
-func readTopic(resp *clientv3.TxnResponse, name string) (*Topic, error) {
-	return topicOf(resp.Responses[0].GetResponseRange(), name)
-}
-
-func topicOf(r *etcdserverpb.RangeResponse, name string) (*Topic, error) {
-	if len(r.GetKvs()) == 0 {
+// readTopic decodes what a read of a topic's key showed; nil when it is absent.
+func readTopic(kv KV, name string) (*Topic, error) {
+	if kv.Revision == 0 {
 		return nil, nil //nolint:nilnil // absence is an answer, not an error
 	}
-	return decodeTopic(r.Kvs[0], name)
+	return decodeTopic(&mvccpb.KeyValue{Key: []byte(kv.Key), Value: []byte(kv.Value), ModRevision: kv.Revision}, name)
+}
+
+// sameTopic reports whether two values are states of one topic. The controller may have moved a topic on that was just created.
+func sameTopic(a, b string) bool {
+	var x, y metadatav1.Topic
+	return proto.Unmarshal([]byte(a), &x) == nil && proto.Unmarshal([]byte(b), &y) == nil && bytes.Equal(x.GetTopicId(), y.GetTopicId())
 }
 
 // GetTopic is a linearizable read of one topic. A zero id accepts whichever topic has the name.
@@ -147,11 +139,14 @@ func (c *Client) GetTopic(ctx context.Context, name string, id ids.TopicID) (*To
 	if err != nil {
 		return nil, err
 	}
-	t, err := topicOf((*etcdserverpb.RangeResponse)(resp), name)
+	if len(resp.Kvs) == 0 {
+		return nil, &TopicError{Name: name, ID: id, Err: ErrTopicNotFound}
+	}
+	t, err := decodeTopic(resp.Kvs[0], name)
 	if err != nil {
 		return nil, err
 	}
-	if t == nil || !id.IsZero() && t.ID != id {
+	if !id.IsZero() && t.ID != id {
 		return nil, &TopicError{Name: name, ID: id, Err: ErrTopicNotFound}
 	}
 	return t, nil
@@ -263,12 +258,12 @@ func (c *Client) changeTopic(ctx context.Context, op, name string, id ids.TopicI
 		if err != nil || next == nil {
 			return t, err
 		}
-		out, err := c.putTopic(ctx, op, next, nil)
+		out, err := c.putTopic(ctx, op, next)
 		if err != nil {
 			return nil, err
 		}
-		if out.ok {
-			next.Revision = out.revision
+		if out.Applied {
+			next.Revision = out.Revision
 			return next, nil
 		}
 	}
@@ -276,14 +271,10 @@ func (c *Client) changeTopic(ctx context.Context, op, name string, id ids.TopicI
 }
 
 // putTopic writes a topic if its key still has the revision that t was read at, and the guards hold.
-func (c *Client) putTopic(ctx context.Context, op string, t *Topic, guards []clientv3.Cmp) (outcome, error) {
-	key := c.keys.topic(t.Name)
-	value, err := encodeTopic(t)
+func (c *Client) putTopic(ctx context.Context, op string, t *Topic, guards ...Compare) (Outcome, error) {
+	tx, err := c.build.putTopic(op, t, guards...)
 	if err != nil {
-		return outcome{}, err
+		return Outcome{}, err
 	}
-	return c.commit(ctx, txn{
-		op: op, compares: append([]clientv3.Cmp{unchanged(key, t.Revision)}, guards...),
-		then: []clientv3.Op{clientv3.OpPut(key, value)}, otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
-	})
+	return c.commit(ctx, tx)
 }

@@ -23,13 +23,6 @@ const (
 	maxBackOff = time.Second
 )
 
-func absent(key string) clientv3.Cmp { return clientv3.Compare(clientv3.ModRevision(key), "=", 0) }
-
-// unchanged compares a key's mod revision; 0 means that the key is absent.
-func unchanged(key string, revision int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
-}
-
 // backOff is a doubling delay with jitter, from minBackOff to maxBackOff.
 type backOff struct{ d time.Duration }
 
@@ -132,77 +125,68 @@ func (c *Client) getRaw(ctx context.Context, op, key string, opts ...clientv3.Op
 	}
 }
 
-// txn is one compare-and-set. It must be safe to repeat as it is, which holds when one of the compares is on a key that it writes.
-type txn struct {
-	op       string
-	compares []clientv3.Cmp
-	then     []clientv3.Op
-	// otherwise are the reads that show who won.
-	otherwise []clientv3.Op
-	// mine recognises an earlier attempt of this very transaction by what the reads of otherwise show, and returns the mod revision
-	// that it got. nil: there is nothing to recognise it by, and the caller treats it as somebody else's.
-	mine func(*clientv3.TxnResponse) (revision int64, ok bool)
-}
-
-// outcome is a settled transaction.
-type outcome struct {
-	// ok is true when the transaction took effect, at revision.
-	ok       bool
-	revision int64
-	// resp is the last answer. When an earlier attempt took effect, it is the failed repetition's, with the reads of otherwise.
-	resp *clientv3.TxnResponse
-}
-
 // shown returns the revision from which the cache shows what a transaction did, or what it was overtaken by.
-func shown(out outcome, err error) (int64, error) {
+func shown(out Outcome, err error) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return out.resp.Header.Revision, nil
+	return out.Answer.Revision, nil
 }
 
-// commit runs a transaction until its outcome is settled. An unanswered attempt is repeated as it is: the repetition's success means
-// that the earlier attempt is dead, since its compares can never hold again; its failure shows who won. When ctx or RequestTimeout
-// ends first, the error is an *UnavailableError with Unsettled set, and the caller has to keep to the more cautious state until a later
-// transaction on the same key has succeeded or failed.
-func (c *Client) commit(ctx context.Context, t txn) (outcome, error) {
+// commit carries a transaction out until its outcome is settled, by the rule of Settlement. When ctx or RequestTimeout ends first, the
+// error is an *UnavailableError with Unsettled set, and the caller has to keep to the more cautious state until a later transaction
+// on the same key has succeeded or failed.
+func (c *Client) commit(ctx context.Context, tx Tx) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
 	before := c.Position()
 	if before.EtcdClusterID == 0 {
-		return outcome{}, fmt.Errorf("%s: %w", t.op, ErrNotBootstrapped)
+		return Outcome{}, fmt.Errorf("%s: %w", tx.Op, ErrNotBootstrapped)
 	}
-	out, err := c.commitRaw(ctx, t)
+	out, h, err := c.commitRaw(ctx, &tx)
 	if err != nil {
 		return out, err
 	}
-	return out, c.verify((*etcdserverpb.ResponseHeader)(out.resp.Header), before)
+	return out, c.verify(h, before)
 }
 
-// commitRaw is commit without the check of the answer's origin.
-func (c *Client) commitRaw(ctx context.Context, t txn) (outcome, error) {
+// commitRaw is commit without the check of the answer's origin, which is in the header.
+func (c *Client) commitRaw(ctx context.Context, tx *Tx) (Outcome, *etcdserverpb.ResponseHeader, error) {
 	var wait backOff
-	unanswered := false
+	cmps, puts, gets := tx.cmps(), tx.puts(), tx.gets()
+	settlement := Settle(tx)
 	for {
 		var resp *clientv3.TxnResponse
-		open, err := c.attempt(ctx, t.op, func(ctx context.Context) (err error) {
-			resp, err = c.etcd.Txn(ctx).If(t.compares...).Then(t.then...).Else(t.otherwise...).Commit()
+		open, err := c.attempt(ctx, tx.Op, func(ctx context.Context) (err error) {
+			resp, err = c.etcd.Txn(ctx).If(cmps...).Then(puts...).Else(gets...).Commit()
 			return err
 		})
-		switch {
-		case err == nil && resp.Succeeded:
-			return outcome{ok: true, revision: resp.Header.Revision, resp: resp}, nil
-		case err == nil && unanswered && t.mine != nil:
-			revision, ok := t.mine(resp)
-			return outcome{ok: ok, revision: revision, resp: resp}, nil
-		case err == nil:
-			return outcome{resp: resp}, nil
-		case final(err) && !unanswered:
-			return outcome{}, fmt.Errorf("%s: %w", t.op, err)
+		var answer Answer
+		if err == nil {
+			answer = tx.answer(resp)
 		}
-		unanswered = unanswered || open
+		switch verdict, out := settlement.Step(result(open, err), answer); verdict {
+		case Settled:
+			return out, resp.Header, nil
+		case Failed:
+			return Outcome{}, nil, fmt.Errorf("%s: %w", tx.Op, err)
+		case Repeat:
+		}
 		if clock.Sleep(ctx, c.clk, wait.next()) != nil {
-			return outcome{}, &UnavailableError{Op: t.op, Unsettled: unanswered, Err: err}
+			return Outcome{}, nil, &UnavailableError{Op: tx.Op, Unsettled: settlement.Open(), Err: err}
 		}
 	}
+}
+
+// result classifies an attempt.
+func result(open bool, err error) Attempt {
+	switch {
+	case err == nil:
+		return Answered
+	case final(err):
+		return Refused
+	case open:
+		return Unanswered
+	}
+	return Unsent
 }

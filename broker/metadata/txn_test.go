@@ -7,17 +7,12 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"runnel.dev/runnel/internal/ids"
 )
 
 // put is a compare-and-set of one key for tests.
-func (c *Client) put(ctx context.Context, key, value string, revision int64) (outcome, error) {
-	return c.commit(ctx, txn{
-		op: "test", compares: []clientv3.Cmp{unchanged(key, revision)}, then: []clientv3.Op{clientv3.OpPut(key, value)},
-		otherwise: []clientv3.Op{clientv3.OpGet(key)}, mine: wrote(value),
-	})
+func (c *Client) put(ctx context.Context, key, value string, revision int64) (Outcome, error) {
+	return c.commit(ctx, write("test", key, value, unchanged(key, revision)))
 }
 
 func value(t *testing.T, c *Client, key string) (string, int64) {
@@ -39,11 +34,11 @@ func TestLostAnswer(t *testing.T) {
 	key := c.keys.prefix + "test"
 	f.next(lost, lost)
 	out, err := c.put(t.Context(), key, "mine", 0)
-	if err != nil || !out.ok {
+	if err != nil || !out.Applied {
 		t.Fatalf("commit = %+v, %v", out, err)
 	}
-	if v, revision := value(t, c, key); v != "mine" || revision != out.revision {
-		t.Errorf("etcd has %q at %d, commit said revision %d", v, revision, out.revision)
+	if v, revision := value(t, c, key); v != "mine" || revision != out.Revision {
+		t.Errorf("etcd has %q at %d, commit said revision %d", v, revision, out.Revision)
 	}
 }
 
@@ -58,15 +53,15 @@ func TestDelayedRequestIsFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.next(delayed)
-	second, err := c.put(t.Context(), key, "after", first.revision)
-	if err != nil || !second.ok {
+	second, err := c.put(t.Context(), key, "after", first.Revision)
+	if err != nil || !second.Applied {
 		t.Fatalf("commit = %+v, %v", second, err)
 	}
 	if n := f.deliver(t); n != 1 {
 		t.Fatalf("%d delayed requests, want 1", n)
 	}
-	if v, revision := value(t, c, key); v != "after" || revision != second.revision {
-		t.Errorf("the late attempt took effect: %q at %d, want revision %d", v, revision, second.revision)
+	if v, revision := value(t, c, key); v != "after" || revision != second.Revision {
+		t.Errorf("the late attempt took effect: %q at %d, want revision %d", v, revision, second.Revision)
 	}
 }
 
@@ -80,7 +75,7 @@ func TestLostAnswerThenOvertaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := c.put(t.Context(), key, "mine", 0)
-	if err != nil || out.ok {
+	if err != nil || out.Applied {
 		t.Fatalf("commit = %+v, %v, want overtaken", out, err)
 	}
 	f.deliver(t)
@@ -109,7 +104,7 @@ func TestGivingUpSaysUnsettled(t *testing.T) {
 	// The next writer fences it: either its own write or the late attempt survives, never both.
 	f.next()
 	out, err := c.put(t.Context(), key, "cautious", 0)
-	if err != nil || !out.ok {
+	if err != nil || !out.Applied {
 		t.Fatalf("commit = %+v, %v", out, err)
 	}
 	f.deliver(t)
@@ -122,17 +117,17 @@ func TestGivingUpSaysUnsettled(t *testing.T) {
 func TestBulkLostAnswer(t *testing.T) {
 	f := &faults{}
 	c := client(t, f)
-	items := make([]bulkItem, 300)
+	items := make([]Tx, 300)
 	for i := range items {
 		key := c.keys.prefix + "bulk/" + itoa(int32(i))
-		items[i] = bulkItem{key: key, value: "v" + key, compares: []clientv3.Cmp{absent(key)}}
+		items[i] = write("test", key, "v"+key, absent(key))
 	}
 	stale := 7
-	if _, err := c.put(t.Context(), items[stale].key, "other", 0); err != nil {
+	if _, err := c.put(t.Context(), items[stale].Then[0].Key, "other", 0); err != nil {
 		t.Fatal(err)
 	}
 	f.next(lost, fine, delayed, fine, lost)
-	result, err := c.bulk(t.Context(), "test", nil, items, ErrNotController)
+	result, err := c.bulk(t.Context(), nest("test", nil, items), ErrNotController)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +147,13 @@ func TestBulkFillsATransaction(t *testing.T) {
 	f := &faults{}
 	c := client(t, f)
 	other := c.keys.prefix + "other"
-	items := make([]bulkItem, bulkSize)
+	items := make([]Tx, bulkSize)
 	for i := range items {
 		key := c.keys.prefix + "bulk/" + itoa(int32(i))
-		items[i] = bulkItem{key: key, value: "v", compares: []clientv3.Cmp{absent(key), absent(other)}}
+		items[i] = write("test", key, "v", absent(key), absent(other))
 	}
 	before := f.seen.Load()
-	result, err := c.bulk(t.Context(), "test", nil, items, ErrNotController)
+	result, err := c.bulk(t.Context(), nest("test", nil, items), ErrNotController)
 	if err != nil || result.Count() != bulkSize || f.seen.Load() != before+1 {
 		t.Errorf("bulk = %d applied in %d transactions, %v", result.Count(), f.seen.Load()-before, err)
 	}
@@ -254,7 +249,7 @@ func TestFinalErrors(t *testing.T) {
 	f := &faults{}
 	c := client(t, f)
 	before := f.seen.Load()
-	_, err := c.commit(t.Context(), txn{op: "test", then: []clientv3.Op{clientv3.OpPut("", "v")}})
+	_, err := c.commit(t.Context(), Tx{Op: "test", Then: []Put{{Value: "v"}}})
 	if err == nil || errors.Is(err, ErrUnavailable) || f.seen.Load() != before+1 {
 		t.Errorf("an empty key: %v after %d attempts", err, f.seen.Load()-before)
 	}

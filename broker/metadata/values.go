@@ -1,6 +1,9 @@
 package metadata
 
 import (
+	"fmt"
+	"io"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -41,10 +44,23 @@ type Broker struct {
 	BrokerInfo
 	// Epoch is the broker epoch: the mod revision of the registration.
 	Epoch int64
+	// BootID tells the process from every other one. Brokers prove to each other who they are with it.
+	BootID BootID
 
-	bootID  [16]byte
 	leaseID int64
 }
+
+// BootID is 128 random bits, new for every process. It is known to brokers only: every way of printing it hides it.
+type BootID [16]byte
+
+// Format hides the value from every verb.
+func (BootID) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(hidden)") }
+
+// MarshalText hides the value from encoders.
+func (BootID) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
+
+// LogValue hides the value from logs.
+func (BootID) LogValue() slog.Value { return slog.StringValue("(hidden)") }
 
 // StorageState is what the cluster thinks of a broker's storage.
 type StorageState int32
