@@ -11,7 +11,8 @@ const (
 	opRead     operation = "read"     // read records of topics
 	opDescribe operation = "describe" // see topics, brokers, offsets
 	opAlter    operation = "alter"    // change topics and their records
-	opAdmin    operation = "admin"    // touch what is damaged
+	opAdmin    operation = "admin"    // touch what is damaged, move replicas and leaders, change brokers
+	opPeer     operation = "peer"     // replicate and vote; brokers of the cluster only
 	opPublic   operation = "public"   // health and reflection
 )
 
@@ -37,6 +38,17 @@ var calls = map[string]operation{
 	runnelv1.Admin_DescribeCluster_FullMethodName:    opDescribe,
 	runnelv1.Admin_DescribePartitions_FullMethodName: opDescribe,
 	runnelv1.Admin_RecoverPartition_FullMethodName:   opAdmin,
+	runnelv1.Admin_ReassignPartitions_FullMethodName: opAdmin,
+	runnelv1.Admin_ListReassignments_FullMethodName:  opDescribe,
+	runnelv1.Admin_ElectLeaders_FullMethodName:       opAdmin,
+	runnelv1.Admin_DrainBroker_FullMethodName:        opAdmin,
+	runnelv1.Admin_UndrainBroker_FullMethodName:      opAdmin,
+	runnelv1.Admin_DecommissionBroker_FullMethodName: opAdmin,
+	runnelv1.Admin_FenceBroker_FullMethodName:        opAdmin,
+	runnelv1.Admin_UnfenceBroker_FullMethodName:      opAdmin,
+	runnelv1.Admin_SafeToStop_FullMethodName:         opDescribe,
+	runnelv1.Admin_ListOperations_FullMethodName:     opDescribe,
+	runnelv1.Admin_DescribeConfig_FullMethodName:     opAdmin,
 
 	"/grpc.health.v1.Health/Check":                                   opPublic,
 	"/grpc.health.v1.Health/List":                                    opPublic,

@@ -81,6 +81,10 @@ type Config struct {
 	Topics      TopicAdmin
 	Metadata    Metadata
 	ProducerIDs ProducerIDs
+	// Cluster serves the calls that concern brokers and placement. Nil: they are refused as not yet available.
+	Cluster ClusterAdmin
+	// Forwarder reaches other brokers. Nil: nothing is forwarded, and no caller is taken for a broker.
+	Forwarder Forwarder
 
 	Clock      clock.Clock
 	Logger     *slog.Logger

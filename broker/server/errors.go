@@ -47,6 +47,20 @@ var rules = []rule{
 	{errStarting, codes.Unavailable, "STARTING", true},
 	{errInternal, codes.Internal, "INTERNAL", false},
 	{errUnlisted, codes.PermissionDenied, "UNLISTED_CALL", false},
+	{ErrPeerRequired, codes.PermissionDenied, "PEER_REQUIRED", false},
+	{errForged, codes.PermissionDenied, "FORGED_ENVELOPE", false},
+
+	// Brokers and placement.
+	{ErrUnknownBroker, codes.NotFound, "BROKER_UNKNOWN", false},
+	{ErrUnknownPartition, codes.NotFound, "UNKNOWN_PARTITION", false},
+	{ErrTooFewBrokers, codes.FailedPrecondition, "TOO_FEW_BROKERS", false},
+	{ErrNoReassignment, codes.FailedPrecondition, "NO_REASSIGNMENT", false},
+	{ErrOtherStorage, codes.FailedPrecondition, "STORAGE_MISMATCH", false},
+	{ErrNotEmpty, codes.FailedPrecondition, "NOT_EMPTY", false},
+	{ErrBrokerLive, codes.FailedPrecondition, "BROKER_LIVE", false},
+	{ErrWrongState, codes.FailedPrecondition, "BROKER_STATE", false},
+	{ErrNotInSync, codes.FailedPrecondition, "NOT_IN_SYNC", false},
+	{ErrUnsafe, codes.FailedPrecondition, "UNSAFE", false},
 
 	// Partitions. What has an unknown outcome wraps its cause, which must not decide.
 	{partition.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN", true},
@@ -118,6 +132,33 @@ var (
 	errStarting          = errors.New("the broker is starting and has not read the metadata yet")
 	errInternal          = errors.New("internal error")
 	errUnlisted          = errors.New("the call is not listed")
+	errForged            = errors.New("the call says that a broker forwards it, and no broker does")
+)
+
+// Errors of a ClusterAdmin and a Forwarder, to be wrapped with what they concern.
+var (
+	// ErrPeerRequired: only brokers of this cluster may make the call.
+	ErrPeerRequired = errors.New("only brokers of this cluster may make this call")
+	// ErrUnknownBroker: neither a registration nor the registry names the broker.
+	ErrUnknownBroker = errors.New("unknown broker")
+	// ErrUnknownPartition: the topic has no such partition.
+	ErrUnknownPartition = errors.New("unknown partition")
+	// ErrTooFewBrokers: what is asked for needs more usable brokers than there are.
+	ErrTooFewBrokers = errors.New("too few brokers")
+	// ErrNoReassignment: nothing is under way that could be cancelled.
+	ErrNoReassignment = errors.New("no reassignment is under way")
+	// ErrOtherStorage: the broker's storage is another than the request names.
+	ErrOtherStorage = errors.New("the broker has another storage")
+	// ErrNotEmpty: the broker still holds replicas.
+	ErrNotEmpty = errors.New("the broker still holds replicas")
+	// ErrBrokerLive: the broker is registered, and must not be for this.
+	ErrBrokerLive = errors.New("the broker is running")
+	// ErrWrongState: the broker's state does not allow it, e.g. draining a decommissioned one.
+	ErrWrongState = errors.New("the broker's state does not allow this")
+	// ErrNotInSync: the replica to elect is not in sync, or does not exist.
+	ErrNotInSync = errors.New("the replica is not in sync")
+	// ErrUnsafe: acknowledged records could be lost, and the request does not accept that.
+	ErrUnsafe = errors.New("acknowledged records could be lost")
 )
 
 // argumentError names a field, its value and the limit. errors.Is(err, errInvalid), or whatever kind says.

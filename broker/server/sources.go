@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc"
+
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/internal/ids"
@@ -14,7 +16,7 @@ type Partitions interface {
 	// Lookup returns a hosted partition. *partition.UnknownError when the cluster has no such partition, *partition.NotLeaderError
 	// when it has, elsewhere.
 	Lookup(id ids.TopicID, number int32) (*partition.Partition, error)
-	// Recover says what accepting the loss of a quarantined partition's damaged data would keep, and does it when accept is set.
+	// Recover says what accepting the loss of this broker's damaged data of a partition would keep, and does it when accept is set.
 	Recover(ctx context.Context, id ids.TopicID, number int32, accept bool) (RecoverPlan, error)
 }
 
@@ -44,6 +46,61 @@ type Metadata interface {
 	Snapshot() *Snapshot
 }
 
+// ClusterAdmin is what people and tools do to brokers and to the placement of replicas. Safe for concurrent use. Requests have been checked for
+// form: names, lengths, what is required. Methods block until the change is recorded in the metadata, or until ctx ends, never for the work that
+// follows from it.
+//
+// Calls for the controller are made on the broker that is it by Snapshot.ControllerID; an implementation that finds itself not to be the
+// controller (any more) returns an error that is metadata.ErrNotController. Beside that and what package metadata returns (ErrUnavailable, ErrConflict,
+// ErrTopicNotFound, *ArgumentError), errors are the Err… values of this package, wrapped.
+type ClusterAdmin interface {
+	// ReassignPartitions returns one result per target, in order; Err instead of Message.Error says that one failed, while others may
+	// have succeeded. ErrUnknownBroker, ErrUnknownPartition, ErrNoReassignment (to cancel), ErrTooFewBrokers.
+	ReassignPartitions(ctx context.Context, r *runnelv1.ReassignPartitionsRequest) ([]ReassignResult, error)
+	ListReassignments(ctx context.Context, r *runnelv1.ListReassignmentsRequest) (*runnelv1.ListReassignmentsResponse, error)
+	// ElectLeaders returns one result per target, or without targets one per partition that changed.
+	ElectLeaders(ctx context.Context, r *runnelv1.ElectLeadersRequest) ([]ElectResult, error)
+	DrainBroker(ctx context.Context, r *runnelv1.DrainBrokerRequest) (*runnelv1.DrainBrokerResponse, error)
+	UndrainBroker(ctx context.Context, r *runnelv1.UndrainBrokerRequest) (*runnelv1.UndrainBrokerResponse, error)
+	// DecommissionBroker: ErrNotEmpty while partitions name the broker, ErrBrokerLive while it is registered, ErrOtherStorage.
+	DecommissionBroker(ctx context.Context, r *runnelv1.DecommissionBrokerRequest) (*runnelv1.DecommissionBrokerResponse, error)
+	// FenceBroker: ErrUnsafe when a partition would be left without an in-sync replica, ErrOtherStorage.
+	FenceBroker(ctx context.Context, r *runnelv1.FenceBrokerRequest) (*runnelv1.FenceBrokerResponse, error)
+	UnfenceBroker(ctx context.Context, r *runnelv1.UnfenceBrokerRequest) (*runnelv1.UnfenceBrokerResponse, error)
+	SafeToStop(ctx context.Context, r *runnelv1.SafeToStopRequest) (*runnelv1.SafeToStopResponse, error)
+	ListOperations(ctx context.Context, r *runnelv1.ListOperationsRequest) (*runnelv1.ListOperationsResponse, error)
+
+	// BrokerStatus fills in what this broker knows of another beside its registration: state, eligible, suspect, stopping, damaged, sizes and
+	// rates. Answers of the controller know most. Does not block.
+	BrokerStatus(st *runnelv1.BrokerStatus)
+	// DescribeConfig lists this broker's own settings in force, by name, without secrets. Does not block.
+	DescribeConfig() []*runnelv1.ConfigEntry
+}
+
+// ReassignResult is the outcome of one target of ReassignPartitions.
+type ReassignResult struct {
+	Message *runnelv1.ReassignmentResult
+	Err     error
+}
+
+// ElectResult is the outcome for one partition of ElectLeaders.
+type ElectResult struct {
+	Message *runnelv1.ElectionResult
+	Err     error
+}
+
+// Forwarder reaches other brokers on behalf of this one's clients, and knows brokers that call. Safe for concurrent use.
+type Forwarder interface {
+	// Conn returns the connection to a broker for forwarded calls, dialled when it is used. It does not block. An error that is ErrUnknownBroker, or any
+	// other, is answered as unavailable.
+	Conn(brokerID int32) (grpc.ClientConnInterface, error)
+	// Outgoing adds this broker's credentials to the metadata of a call.
+	Outgoing(ctx context.Context) context.Context
+	// VerifyPeer returns the broker that makes the call of ctx. ErrPeerRequired when the call carries no credentials; any other error when they
+	// are refused, with a gRPC status that says whether trying again helps.
+	VerifyPeer(ctx context.Context) (brokerID int32, err error)
+}
+
 // Snapshot is the cluster at one moment. It is immutable; a topic or broker that did not change keeps its pointer from one
 // snapshot to the next, which is how watchers find changes.
 type Snapshot struct {
@@ -54,6 +111,8 @@ type Snapshot struct {
 	Brokers      []*Broker // live ones, by id
 	Topics       map[string]*Topic
 	TopicsByID   map[ids.TopicID]*Topic
+	// Storages is the durable registry, by broker id: brokers that are away are there too.
+	Storages map[int32]*Storage
 	// Changed is closed once there is a newer snapshot.
 	Changed <-chan struct{}
 }
@@ -66,6 +125,23 @@ type Broker struct {
 	Version   string
 	StorageID string
 	Listeners map[string]string // listener name to advertised host:port
+}
+
+// Storage is a broker's entry in the durable registry. It is immutable.
+type Storage struct {
+	BrokerID  int32
+	StorageID string
+	State     runnelv1.BrokerState
+	// EligibleEpoch is the broker epoch that may lead and be in sync; 0: none.
+	EligibleEpoch int64
+	// Damaged are the partitions whose log on it is marked as quarantined or failed, nil when there are none.
+	Damaged map[PartitionRef]bool
+}
+
+// PartitionRef names a partition.
+type PartitionRef struct {
+	TopicID   ids.TopicID
+	Partition int32
 }
 
 // Topic is a topic. Topics that are being deleted are part of a snapshot only by State.
@@ -87,6 +163,8 @@ type Partition struct {
 	LeaderID      int32 // -1: none
 	LeaderEpoch   int32
 	Replicas, ISR []int32
+	// Adding and Removing are part of Replicas while a reassignment runs.
+	Adding, Removing []int32
 }
 
 // broker returns a live broker, nil when there is none with that id.

@@ -516,7 +516,9 @@ type UpdateTopicRequest struct {
 	ResetFields  []string `protobuf:"bytes,6,rep,name=reset_fields,json=resetFields,proto3" json:"reset_fields,omitempty"`
 	ValidateOnly bool     `protobuf:"varint,7,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	// Change a topic although a resource owns it.
-	Force         bool `protobuf:"varint,8,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,8,opt,name=force,proto3" json:"force,omitempty"`
+	// New number of replicas of each partition; 0: unchanged. Added ones are placed by load, and the last ones are taken away.
+	Replicas      int32 `protobuf:"varint,9,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -605,6 +607,13 @@ func (x *UpdateTopicRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *UpdateTopicRequest) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
 }
 
 // ConfigChange is one difference.
@@ -1281,14 +1290,20 @@ func (*DescribeClusterRequest) Descriptor() ([]byte, []int) {
 }
 
 type DescribeClusterResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	ControllerId  int32                  `protobuf:"varint,2,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
-	Brokers       []*BrokerStatus        `protobuf:"bytes,3,rep,name=brokers,proto3" json:"brokers,omitempty"`
-	Topics        int32                  `protobuf:"varint,4,opt,name=topics,proto3" json:"topics,omitempty"`
-	Partitions    int32                  `protobuf:"varint,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// -1: none.
+	ControllerId int32 `protobuf:"varint,2,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
+	// Registered brokers, and others that the registry knows and that are not decommissioned, by id.
+	Brokers    []*BrokerStatus `protobuf:"bytes,3,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	Topics     int32           `protobuf:"varint,4,opt,name=topics,proto3" json:"topics,omitempty"`
+	Partitions int32           `protobuf:"varint,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Partitions with fewer in-sync replicas than replicas, than their minimum, and without a leader.
+	UnderReplicatedPartitions int32 `protobuf:"varint,6,opt,name=under_replicated_partitions,json=underReplicatedPartitions,proto3" json:"under_replicated_partitions,omitempty"`
+	BelowMinimumPartitions    int32 `protobuf:"varint,7,opt,name=below_minimum_partitions,json=belowMinimumPartitions,proto3" json:"below_minimum_partitions,omitempty"`
+	LeaderlessPartitions      int32 `protobuf:"varint,8,opt,name=leaderless_partitions,json=leaderlessPartitions,proto3" json:"leaderless_partitions,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
 }
 
 func (x *DescribeClusterResponse) Reset() {
@@ -1356,103 +1371,23 @@ func (x *DescribeClusterResponse) GetPartitions() int32 {
 	return 0
 }
 
-type BrokerStatus struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Id          int32                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	BrokerEpoch int64                  `protobuf:"varint,2,opt,name=broker_epoch,json=brokerEpoch,proto3" json:"broker_epoch,omitempty"`
-	Rack        string                 `protobuf:"bytes,3,opt,name=rack,proto3" json:"rack,omitempty"`
-	Version     string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	StorageId   string                 `protobuf:"bytes,5,opt,name=storage_id,json=storageId,proto3" json:"storage_id,omitempty"`
-	// Listener name to advertised address.
-	Listeners     map[string]string `protobuf:"bytes,6,rep,name=listeners,proto3" json:"listeners,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Leaders       int32             `protobuf:"varint,7,opt,name=leaders,proto3" json:"leaders,omitempty"`
-	Replicas      int32             `protobuf:"varint,8,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BrokerStatus) Reset() {
-	*x = BrokerStatus{}
-	mi := &file_runnel_v1_admin_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BrokerStatus) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BrokerStatus) ProtoMessage() {}
-
-func (x *BrokerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_admin_proto_msgTypes[19]
+func (x *DescribeClusterResponse) GetUnderReplicatedPartitions() int32 {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BrokerStatus.ProtoReflect.Descriptor instead.
-func (*BrokerStatus) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *BrokerStatus) GetId() int32 {
-	if x != nil {
-		return x.Id
+		return x.UnderReplicatedPartitions
 	}
 	return 0
 }
 
-func (x *BrokerStatus) GetBrokerEpoch() int64 {
+func (x *DescribeClusterResponse) GetBelowMinimumPartitions() int32 {
 	if x != nil {
-		return x.BrokerEpoch
+		return x.BelowMinimumPartitions
 	}
 	return 0
 }
 
-func (x *BrokerStatus) GetRack() string {
+func (x *DescribeClusterResponse) GetLeaderlessPartitions() int32 {
 	if x != nil {
-		return x.Rack
-	}
-	return ""
-}
-
-func (x *BrokerStatus) GetVersion() string {
-	if x != nil {
-		return x.Version
-	}
-	return ""
-}
-
-func (x *BrokerStatus) GetStorageId() string {
-	if x != nil {
-		return x.StorageId
-	}
-	return ""
-}
-
-func (x *BrokerStatus) GetListeners() map[string]string {
-	if x != nil {
-		return x.Listeners
-	}
-	return nil
-}
-
-func (x *BrokerStatus) GetLeaders() int32 {
-	if x != nil {
-		return x.Leaders
-	}
-	return 0
-}
-
-func (x *BrokerStatus) GetReplicas() int32 {
-	if x != nil {
-		return x.Replicas
+		return x.LeaderlessPartitions
 	}
 	return 0
 }
@@ -1461,14 +1396,16 @@ type DescribePartitionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Topic string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Empty: all.
-	Partitions    []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// 16 bytes, or empty for whichever topic has the name now.
+	TopicId       []byte `protobuf:"bytes,3,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribePartitionsRequest) Reset() {
 	*x = DescribePartitionsRequest{}
-	mi := &file_runnel_v1_admin_proto_msgTypes[20]
+	mi := &file_runnel_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1417,7 @@ func (x *DescribePartitionsRequest) String() string {
 func (*DescribePartitionsRequest) ProtoMessage() {}
 
 func (x *DescribePartitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_admin_proto_msgTypes[20]
+	mi := &file_runnel_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1430,7 @@ func (x *DescribePartitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribePartitionsRequest.ProtoReflect.Descriptor instead.
 func (*DescribePartitionsRequest) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DescribePartitionsRequest) GetTopic() string {
@@ -1510,6 +1447,13 @@ func (x *DescribePartitionsRequest) GetPartitions() []int32 {
 	return nil
 }
 
+func (x *DescribePartitionsRequest) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
 type DescribePartitionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Partitions    []*PartitionStatus     `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
@@ -1519,7 +1463,7 @@ type DescribePartitionsResponse struct {
 
 func (x *DescribePartitionsResponse) Reset() {
 	*x = DescribePartitionsResponse{}
-	mi := &file_runnel_v1_admin_proto_msgTypes[21]
+	mi := &file_runnel_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1475,7 @@ func (x *DescribePartitionsResponse) String() string {
 func (*DescribePartitionsResponse) ProtoMessage() {}
 
 func (x *DescribePartitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_admin_proto_msgTypes[21]
+	mi := &file_runnel_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1488,7 @@ func (x *DescribePartitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribePartitionsResponse.ProtoReflect.Descriptor instead.
 func (*DescribePartitionsResponse) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DescribePartitionsResponse) GetPartitions() []*PartitionStatus {
@@ -1577,13 +1521,25 @@ type PartitionStatus struct {
 	SizeBytes       int64  `protobuf:"varint,16,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	Segments        int32  `protobuf:"varint,17,opt,name=segments,proto3" json:"segments,omitempty"`
 	Error           *Error `protobuf:"bytes,18,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// One per replica, in the order of replicas.
+	ReplicaStatus []*ReplicaStatus `protobuf:"bytes,19,rep,name=replica_status,json=replicaStatus,proto3" json:"replica_status,omitempty"`
+	// Replicas that are being added, and taken away.
+	Adding            []int32 `protobuf:"varint,20,rep,packed,name=adding,proto3" json:"adding,omitempty"`
+	Removing          []int32 `protobuf:"varint,21,rep,packed,name=removing,proto3" json:"removing,omitempty"`
+	MinInSyncReplicas int32   `protobuf:"varint,22,opt,name=min_in_sync_replicas,json=minInSyncReplicas,proto3" json:"min_in_sync_replicas,omitempty"`
+	// Fewer in-sync replicas than replicas.
+	UnderReplicated bool `protobuf:"varint,23,opt,name=under_replicated,json=underReplicated,proto3" json:"under_replicated,omitempty"`
+	// Averages of the recent past at the leader; -1 while unknown.
+	RecordsInPerSecond float64 `protobuf:"fixed64,24,opt,name=records_in_per_second,json=recordsInPerSecond,proto3" json:"records_in_per_second,omitempty"`
+	BytesInPerSecond   float64 `protobuf:"fixed64,25,opt,name=bytes_in_per_second,json=bytesInPerSecond,proto3" json:"bytes_in_per_second,omitempty"`
+	BytesOutPerSecond  float64 `protobuf:"fixed64,26,opt,name=bytes_out_per_second,json=bytesOutPerSecond,proto3" json:"bytes_out_per_second,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *PartitionStatus) Reset() {
 	*x = PartitionStatus{}
-	mi := &file_runnel_v1_admin_proto_msgTypes[22]
+	mi := &file_runnel_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1551,7 @@ func (x *PartitionStatus) String() string {
 func (*PartitionStatus) ProtoMessage() {}
 
 func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_admin_proto_msgTypes[22]
+	mi := &file_runnel_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1564,7 @@ func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStatus.ProtoReflect.Descriptor instead.
 func (*PartitionStatus) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PartitionStatus) GetTopic() string {
@@ -1737,19 +1693,79 @@ func (x *PartitionStatus) GetError() *Error {
 	return nil
 }
 
+func (x *PartitionStatus) GetReplicaStatus() []*ReplicaStatus {
+	if x != nil {
+		return x.ReplicaStatus
+	}
+	return nil
+}
+
+func (x *PartitionStatus) GetAdding() []int32 {
+	if x != nil {
+		return x.Adding
+	}
+	return nil
+}
+
+func (x *PartitionStatus) GetRemoving() []int32 {
+	if x != nil {
+		return x.Removing
+	}
+	return nil
+}
+
+func (x *PartitionStatus) GetMinInSyncReplicas() int32 {
+	if x != nil {
+		return x.MinInSyncReplicas
+	}
+	return 0
+}
+
+func (x *PartitionStatus) GetUnderReplicated() bool {
+	if x != nil {
+		return x.UnderReplicated
+	}
+	return false
+}
+
+func (x *PartitionStatus) GetRecordsInPerSecond() float64 {
+	if x != nil {
+		return x.RecordsInPerSecond
+	}
+	return 0
+}
+
+func (x *PartitionStatus) GetBytesInPerSecond() float64 {
+	if x != nil {
+		return x.BytesInPerSecond
+	}
+	return 0
+}
+
+func (x *PartitionStatus) GetBytesOutPerSecond() float64 {
+	if x != nil {
+		return x.BytesOutPerSecond
+	}
+	return 0
+}
+
 type RecoverPartitionRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	Partition int32                  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Without it the answer only says what would be lost.
 	AcceptDataLoss bool `protobuf:"varint,3,opt,name=accept_data_loss,json=acceptDataLoss,proto3" json:"accept_data_loss,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// 16 bytes, or empty for whichever topic has the name now.
+	TopicId []byte `protobuf:"bytes,4,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	// Whose replica is meant; absent: the leader's, or the first of a live broker where there is no leader.
+	BrokerId      *int32 `protobuf:"varint,5,opt,name=broker_id,json=brokerId,proto3,oneof" json:"broker_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RecoverPartitionRequest) Reset() {
 	*x = RecoverPartitionRequest{}
-	mi := &file_runnel_v1_admin_proto_msgTypes[23]
+	mi := &file_runnel_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1777,7 @@ func (x *RecoverPartitionRequest) String() string {
 func (*RecoverPartitionRequest) ProtoMessage() {}
 
 func (x *RecoverPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_admin_proto_msgTypes[23]
+	mi := &file_runnel_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1790,7 @@ func (x *RecoverPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverPartitionRequest.ProtoReflect.Descriptor instead.
 func (*RecoverPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RecoverPartitionRequest) GetTopic() string {
@@ -1798,6 +1814,20 @@ func (x *RecoverPartitionRequest) GetAcceptDataLoss() bool {
 	return false
 }
 
+func (x *RecoverPartitionRequest) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *RecoverPartitionRequest) GetBrokerId() int32 {
+	if x != nil && x.BrokerId != nil {
+		return *x.BrokerId
+	}
+	return 0
+}
+
 type RecoverPartitionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Records below it are kept.
@@ -1812,7 +1842,7 @@ type RecoverPartitionResponse struct {
 
 func (x *RecoverPartitionResponse) Reset() {
 	*x = RecoverPartitionResponse{}
-	mi := &file_runnel_v1_admin_proto_msgTypes[24]
+	mi := &file_runnel_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1854,7 @@ func (x *RecoverPartitionResponse) String() string {
 func (*RecoverPartitionResponse) ProtoMessage() {}
 
 func (x *RecoverPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_admin_proto_msgTypes[24]
+	mi := &file_runnel_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1867,7 @@ func (x *RecoverPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverPartitionResponse.ProtoReflect.Descriptor instead.
 func (*RecoverPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_runnel_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RecoverPartitionResponse) GetKeptEndOffset() int64 {
@@ -1872,7 +1902,7 @@ var File_runnel_v1_admin_proto protoreflect.FileDescriptor
 
 const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15runnel/v1/admin.proto\x12\trunnel.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16runnel/v1/common.proto\"\xe8\x05\n" +
+	"\x15runnel/v1/admin.proto\x12\trunnel.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17runnel/v1/cluster.proto\x1a\x16runnel/v1/common.proto\"\xe8\x05\n" +
 	"\vTopicConfig\x12&\n" +
 	"\fretention_ms\x18\x01 \x01(\x03H\x00R\vretentionMs\x88\x01\x01\x12,\n" +
 	"\x0fretention_bytes\x18\x02 \x01(\x03H\x01R\x0eretentionBytes\x88\x01\x01\x12(\n" +
@@ -1919,7 +1949,7 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\x12\x14\n" +
 	"\x05owner\x18\x06 \x01(\tR\x05owner\"=\n" +
 	"\x13CreateTopicResponse\x12&\n" +
-	"\x05topic\x18\x01 \x01(\v2\x10.runnel.v1.TopicR\x05topic\"\x91\x02\n" +
+	"\x05topic\x18\x01 \x01(\v2\x10.runnel.v1.TopicR\x05topic\"\xad\x02\n" +
 	"\x12UpdateTopicRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1e\n" +
@@ -1932,7 +1962,8 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\x06config\x18\x05 \x01(\v2\x16.runnel.v1.TopicConfigR\x06config\x12!\n" +
 	"\freset_fields\x18\x06 \x03(\tR\vresetFields\x12#\n" +
 	"\rvalidate_only\x18\a \x01(\bR\fvalidateOnly\x12\x14\n" +
-	"\x05force\x18\b \x01(\bR\x05force\"R\n" +
+	"\x05force\x18\b \x01(\bR\x05force\x12\x1a\n" +
+	"\breplicas\x18\t \x01(\x05R\breplicas\"R\n" +
 	"\fConfigChange\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
@@ -1973,7 +2004,7 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12(\n" +
 	"\x10log_start_offset\x18\x02 \x01(\x03R\x0elogStartOffset\x12&\n" +
 	"\x05error\x18\x03 \x01(\v2\x10.runnel.v1.ErrorR\x05error\"\x18\n" +
-	"\x16DescribeClusterRequest\"\xc8\x01\n" +
+	"\x16DescribeClusterRequest\"\xf7\x02\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12#\n" +
@@ -1982,29 +2013,20 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\x06topics\x18\x04 \x01(\x05R\x06topics\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\x05R\n" +
-	"partitions\"\xc8\x02\n" +
-	"\fBrokerStatus\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x05R\x02id\x12!\n" +
-	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12\x12\n" +
-	"\x04rack\x18\x03 \x01(\tR\x04rack\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\x12\x1d\n" +
-	"\n" +
-	"storage_id\x18\x05 \x01(\tR\tstorageId\x12D\n" +
-	"\tlisteners\x18\x06 \x03(\v2&.runnel.v1.BrokerStatus.ListenersEntryR\tlisteners\x12\x18\n" +
-	"\aleaders\x18\a \x01(\x05R\aleaders\x12\x1a\n" +
-	"\breplicas\x18\b \x01(\x05R\breplicas\x1a<\n" +
-	"\x0eListenersEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"partitions\x12>\n" +
+	"\x1bunder_replicated_partitions\x18\x06 \x01(\x05R\x19underReplicatedPartitions\x128\n" +
+	"\x18below_minimum_partitions\x18\a \x01(\x05R\x16belowMinimumPartitions\x123\n" +
+	"\x15leaderless_partitions\x18\b \x01(\x05R\x14leaderlessPartitions\"l\n" +
 	"\x19DescribePartitionsRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\x05R\n" +
-	"partitions\"X\n" +
+	"partitions\x12\x19\n" +
+	"\btopic_id\x18\x03 \x01(\fR\atopicId\"X\n" +
 	"\x1aDescribePartitionsResponse\x12:\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2\x1a.runnel.v1.PartitionStatusR\n" +
-	"partitions\"\xf5\x04\n" +
+	"partitions\"\xd9\a\n" +
 	"\x0fPartitionStatus\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1c\n" +
@@ -2025,11 +2047,23 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\x10 \x01(\x03R\tsizeBytes\x12\x1a\n" +
 	"\bsegments\x18\x11 \x01(\x05R\bsegments\x12&\n" +
-	"\x05error\x18\x12 \x01(\v2\x10.runnel.v1.ErrorR\x05error\"w\n" +
+	"\x05error\x18\x12 \x01(\v2\x10.runnel.v1.ErrorR\x05error\x12?\n" +
+	"\x0ereplica_status\x18\x13 \x03(\v2\x18.runnel.v1.ReplicaStatusR\rreplicaStatus\x12\x16\n" +
+	"\x06adding\x18\x14 \x03(\x05R\x06adding\x12\x1a\n" +
+	"\bremoving\x18\x15 \x03(\x05R\bremoving\x12/\n" +
+	"\x14min_in_sync_replicas\x18\x16 \x01(\x05R\x11minInSyncReplicas\x12)\n" +
+	"\x10under_replicated\x18\x17 \x01(\bR\x0funderReplicated\x121\n" +
+	"\x15records_in_per_second\x18\x18 \x01(\x01R\x12recordsInPerSecond\x12-\n" +
+	"\x13bytes_in_per_second\x18\x19 \x01(\x01R\x10bytesInPerSecond\x12/\n" +
+	"\x14bytes_out_per_second\x18\x1a \x01(\x01R\x11bytesOutPerSecond\"\xc2\x01\n" +
 	"\x17RecoverPartitionRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12(\n" +
-	"\x10accept_data_loss\x18\x03 \x01(\bR\x0eacceptDataLoss\"\x9c\x01\n" +
+	"\x10accept_data_loss\x18\x03 \x01(\bR\x0eacceptDataLoss\x12\x19\n" +
+	"\btopic_id\x18\x04 \x01(\fR\atopicId\x12 \n" +
+	"\tbroker_id\x18\x05 \x01(\x05H\x00R\bbrokerId\x88\x01\x01B\f\n" +
+	"\n" +
+	"_broker_id\"\x9c\x01\n" +
 	"\x18RecoverPartitionResponse\x12&\n" +
 	"\x0fkept_end_offset\x18\x01 \x01(\x03R\rkeptEndOffset\x12&\n" +
 	"\x0flost_end_offset\x18\x02 \x01(\x03R\rlostEndOffset\x12\x16\n" +
@@ -2046,7 +2080,7 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\x17PARTITION_HEALTH_ONLINE\x10\x01\x12\x1e\n" +
 	"\x1aPARTITION_HEALTH_READ_ONLY\x10\x02\x12 \n" +
 	"\x1cPARTITION_HEALTH_QUARANTINED\x10\x03\x12\x1c\n" +
-	"\x18PARTITION_HEALTH_OFFLINE\x10\x042\xfe\x05\n" +
+	"\x18PARTITION_HEALTH_OFFLINE\x10\x042\xb2\r\n" +
 	"\x05Admin\x12L\n" +
 	"\vCreateTopic\x12\x1d.runnel.v1.CreateTopicRequest\x1a\x1e.runnel.v1.CreateTopicResponse\x12L\n" +
 	"\vUpdateTopic\x12\x1d.runnel.v1.UpdateTopicRequest\x1a\x1e.runnel.v1.UpdateTopicResponse\x12L\n" +
@@ -2057,7 +2091,19 @@ const file_runnel_v1_admin_proto_rawDesc = "" +
 	"\rDeleteRecords\x12\x1f.runnel.v1.DeleteRecordsRequest\x1a .runnel.v1.DeleteRecordsResponse\x12X\n" +
 	"\x0fDescribeCluster\x12!.runnel.v1.DescribeClusterRequest\x1a\".runnel.v1.DescribeClusterResponse\x12a\n" +
 	"\x12DescribePartitions\x12$.runnel.v1.DescribePartitionsRequest\x1a%.runnel.v1.DescribePartitionsResponse\x12[\n" +
-	"\x10RecoverPartition\x12\".runnel.v1.RecoverPartitionRequest\x1a#.runnel.v1.RecoverPartitionResponseB*Z(runnel.dev/runnel/api/runnel/v1;runnelv1b\x06proto3"
+	"\x10RecoverPartition\x12\".runnel.v1.RecoverPartitionRequest\x1a#.runnel.v1.RecoverPartitionResponse\x12a\n" +
+	"\x12ReassignPartitions\x12$.runnel.v1.ReassignPartitionsRequest\x1a%.runnel.v1.ReassignPartitionsResponse\x12^\n" +
+	"\x11ListReassignments\x12#.runnel.v1.ListReassignmentsRequest\x1a$.runnel.v1.ListReassignmentsResponse\x12O\n" +
+	"\fElectLeaders\x12\x1e.runnel.v1.ElectLeadersRequest\x1a\x1f.runnel.v1.ElectLeadersResponse\x12L\n" +
+	"\vDrainBroker\x12\x1d.runnel.v1.DrainBrokerRequest\x1a\x1e.runnel.v1.DrainBrokerResponse\x12R\n" +
+	"\rUndrainBroker\x12\x1f.runnel.v1.UndrainBrokerRequest\x1a .runnel.v1.UndrainBrokerResponse\x12a\n" +
+	"\x12DecommissionBroker\x12$.runnel.v1.DecommissionBrokerRequest\x1a%.runnel.v1.DecommissionBrokerResponse\x12L\n" +
+	"\vFenceBroker\x12\x1d.runnel.v1.FenceBrokerRequest\x1a\x1e.runnel.v1.FenceBrokerResponse\x12R\n" +
+	"\rUnfenceBroker\x12\x1f.runnel.v1.UnfenceBrokerRequest\x1a .runnel.v1.UnfenceBrokerResponse\x12I\n" +
+	"\n" +
+	"SafeToStop\x12\x1c.runnel.v1.SafeToStopRequest\x1a\x1d.runnel.v1.SafeToStopResponse\x12U\n" +
+	"\x0eListOperations\x12 .runnel.v1.ListOperationsRequest\x1a!.runnel.v1.ListOperationsResponse\x12U\n" +
+	"\x0eDescribeConfig\x12 .runnel.v1.DescribeConfigRequest\x1a!.runnel.v1.DescribeConfigResponseB*Z(runnel.dev/runnel/api/runnel/v1;runnelv1b\x06proto3"
 
 var (
 	file_runnel_v1_admin_proto_rawDescOnce sync.Once
@@ -2072,7 +2118,7 @@ func file_runnel_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_runnel_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_runnel_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_runnel_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_runnel_v1_admin_proto_goTypes = []any{
 	(TopicState)(0),                    // 0: runnel.v1.TopicState
 	(PartitionHealth)(0),               // 1: runnel.v1.PartitionHealth
@@ -2095,26 +2141,48 @@ var file_runnel_v1_admin_proto_goTypes = []any{
 	(*DeleteRecordsResult)(nil),        // 18: runnel.v1.DeleteRecordsResult
 	(*DescribeClusterRequest)(nil),     // 19: runnel.v1.DescribeClusterRequest
 	(*DescribeClusterResponse)(nil),    // 20: runnel.v1.DescribeClusterResponse
-	(*BrokerStatus)(nil),               // 21: runnel.v1.BrokerStatus
-	(*DescribePartitionsRequest)(nil),  // 22: runnel.v1.DescribePartitionsRequest
-	(*DescribePartitionsResponse)(nil), // 23: runnel.v1.DescribePartitionsResponse
-	(*PartitionStatus)(nil),            // 24: runnel.v1.PartitionStatus
-	(*RecoverPartitionRequest)(nil),    // 25: runnel.v1.RecoverPartitionRequest
-	(*RecoverPartitionResponse)(nil),   // 26: runnel.v1.RecoverPartitionResponse
-	nil,                                // 27: runnel.v1.BrokerStatus.ListenersEntry
-	(Compression)(0),                   // 28: runnel.v1.Compression
-	(TimestampType)(0),                 // 29: runnel.v1.TimestampType
-	(CleanupPolicy)(0),                 // 30: runnel.v1.CleanupPolicy
-	(*timestamppb.Timestamp)(nil),      // 31: google.protobuf.Timestamp
-	(*Error)(nil),                      // 32: runnel.v1.Error
+	(*DescribePartitionsRequest)(nil),  // 21: runnel.v1.DescribePartitionsRequest
+	(*DescribePartitionsResponse)(nil), // 22: runnel.v1.DescribePartitionsResponse
+	(*PartitionStatus)(nil),            // 23: runnel.v1.PartitionStatus
+	(*RecoverPartitionRequest)(nil),    // 24: runnel.v1.RecoverPartitionRequest
+	(*RecoverPartitionResponse)(nil),   // 25: runnel.v1.RecoverPartitionResponse
+	(Compression)(0),                   // 26: runnel.v1.Compression
+	(TimestampType)(0),                 // 27: runnel.v1.TimestampType
+	(CleanupPolicy)(0),                 // 28: runnel.v1.CleanupPolicy
+	(*timestamppb.Timestamp)(nil),      // 29: google.protobuf.Timestamp
+	(*Error)(nil),                      // 30: runnel.v1.Error
+	(*BrokerStatus)(nil),               // 31: runnel.v1.BrokerStatus
+	(*ReplicaStatus)(nil),              // 32: runnel.v1.ReplicaStatus
+	(*ReassignPartitionsRequest)(nil),  // 33: runnel.v1.ReassignPartitionsRequest
+	(*ListReassignmentsRequest)(nil),   // 34: runnel.v1.ListReassignmentsRequest
+	(*ElectLeadersRequest)(nil),        // 35: runnel.v1.ElectLeadersRequest
+	(*DrainBrokerRequest)(nil),         // 36: runnel.v1.DrainBrokerRequest
+	(*UndrainBrokerRequest)(nil),       // 37: runnel.v1.UndrainBrokerRequest
+	(*DecommissionBrokerRequest)(nil),  // 38: runnel.v1.DecommissionBrokerRequest
+	(*FenceBrokerRequest)(nil),         // 39: runnel.v1.FenceBrokerRequest
+	(*UnfenceBrokerRequest)(nil),       // 40: runnel.v1.UnfenceBrokerRequest
+	(*SafeToStopRequest)(nil),          // 41: runnel.v1.SafeToStopRequest
+	(*ListOperationsRequest)(nil),      // 42: runnel.v1.ListOperationsRequest
+	(*DescribeConfigRequest)(nil),      // 43: runnel.v1.DescribeConfigRequest
+	(*ReassignPartitionsResponse)(nil), // 44: runnel.v1.ReassignPartitionsResponse
+	(*ListReassignmentsResponse)(nil),  // 45: runnel.v1.ListReassignmentsResponse
+	(*ElectLeadersResponse)(nil),       // 46: runnel.v1.ElectLeadersResponse
+	(*DrainBrokerResponse)(nil),        // 47: runnel.v1.DrainBrokerResponse
+	(*UndrainBrokerResponse)(nil),      // 48: runnel.v1.UndrainBrokerResponse
+	(*DecommissionBrokerResponse)(nil), // 49: runnel.v1.DecommissionBrokerResponse
+	(*FenceBrokerResponse)(nil),        // 50: runnel.v1.FenceBrokerResponse
+	(*UnfenceBrokerResponse)(nil),      // 51: runnel.v1.UnfenceBrokerResponse
+	(*SafeToStopResponse)(nil),         // 52: runnel.v1.SafeToStopResponse
+	(*ListOperationsResponse)(nil),     // 53: runnel.v1.ListOperationsResponse
+	(*DescribeConfigResponse)(nil),     // 54: runnel.v1.DescribeConfigResponse
 }
 var file_runnel_v1_admin_proto_depIdxs = []int32{
-	28, // 0: runnel.v1.TopicConfig.compression:type_name -> runnel.v1.Compression
-	29, // 1: runnel.v1.TopicConfig.timestamp_type:type_name -> runnel.v1.TimestampType
-	30, // 2: runnel.v1.TopicConfig.cleanup_policy:type_name -> runnel.v1.CleanupPolicy
+	26, // 0: runnel.v1.TopicConfig.compression:type_name -> runnel.v1.Compression
+	27, // 1: runnel.v1.TopicConfig.timestamp_type:type_name -> runnel.v1.TimestampType
+	28, // 2: runnel.v1.TopicConfig.cleanup_policy:type_name -> runnel.v1.CleanupPolicy
 	2,  // 3: runnel.v1.Topic.config:type_name -> runnel.v1.TopicConfig
 	0,  // 4: runnel.v1.Topic.state:type_name -> runnel.v1.TopicState
-	31, // 5: runnel.v1.Topic.created:type_name -> google.protobuf.Timestamp
+	29, // 5: runnel.v1.Topic.created:type_name -> google.protobuf.Timestamp
 	2,  // 6: runnel.v1.CreateTopicRequest.config:type_name -> runnel.v1.TopicConfig
 	3,  // 7: runnel.v1.CreateTopicResponse.topic:type_name -> runnel.v1.Topic
 	2,  // 8: runnel.v1.UpdateTopicRequest.config:type_name -> runnel.v1.TopicConfig
@@ -2122,15 +2190,15 @@ var file_runnel_v1_admin_proto_depIdxs = []int32{
 	7,  // 10: runnel.v1.UpdateTopicResponse.changes:type_name -> runnel.v1.ConfigChange
 	3,  // 11: runnel.v1.ListTopicsResponse.topics:type_name -> runnel.v1.Topic
 	3,  // 12: runnel.v1.DescribeTopicResponse.topic:type_name -> runnel.v1.Topic
-	24, // 13: runnel.v1.DescribeTopicResponse.partitions:type_name -> runnel.v1.PartitionStatus
+	23, // 13: runnel.v1.DescribeTopicResponse.partitions:type_name -> runnel.v1.PartitionStatus
 	16, // 14: runnel.v1.DeleteRecordsRequest.targets:type_name -> runnel.v1.DeleteRecordsTarget
 	18, // 15: runnel.v1.DeleteRecordsResponse.results:type_name -> runnel.v1.DeleteRecordsResult
-	32, // 16: runnel.v1.DeleteRecordsResult.error:type_name -> runnel.v1.Error
-	21, // 17: runnel.v1.DescribeClusterResponse.brokers:type_name -> runnel.v1.BrokerStatus
-	27, // 18: runnel.v1.BrokerStatus.listeners:type_name -> runnel.v1.BrokerStatus.ListenersEntry
-	24, // 19: runnel.v1.DescribePartitionsResponse.partitions:type_name -> runnel.v1.PartitionStatus
-	1,  // 20: runnel.v1.PartitionStatus.health:type_name -> runnel.v1.PartitionHealth
-	32, // 21: runnel.v1.PartitionStatus.error:type_name -> runnel.v1.Error
+	30, // 16: runnel.v1.DeleteRecordsResult.error:type_name -> runnel.v1.Error
+	31, // 17: runnel.v1.DescribeClusterResponse.brokers:type_name -> runnel.v1.BrokerStatus
+	23, // 18: runnel.v1.DescribePartitionsResponse.partitions:type_name -> runnel.v1.PartitionStatus
+	1,  // 19: runnel.v1.PartitionStatus.health:type_name -> runnel.v1.PartitionHealth
+	30, // 20: runnel.v1.PartitionStatus.error:type_name -> runnel.v1.Error
+	32, // 21: runnel.v1.PartitionStatus.replica_status:type_name -> runnel.v1.ReplicaStatus
 	4,  // 22: runnel.v1.Admin.CreateTopic:input_type -> runnel.v1.CreateTopicRequest
 	6,  // 23: runnel.v1.Admin.UpdateTopic:input_type -> runnel.v1.UpdateTopicRequest
 	9,  // 24: runnel.v1.Admin.DeleteTopic:input_type -> runnel.v1.DeleteTopicRequest
@@ -2138,19 +2206,41 @@ var file_runnel_v1_admin_proto_depIdxs = []int32{
 	13, // 26: runnel.v1.Admin.DescribeTopic:input_type -> runnel.v1.DescribeTopicRequest
 	15, // 27: runnel.v1.Admin.DeleteRecords:input_type -> runnel.v1.DeleteRecordsRequest
 	19, // 28: runnel.v1.Admin.DescribeCluster:input_type -> runnel.v1.DescribeClusterRequest
-	22, // 29: runnel.v1.Admin.DescribePartitions:input_type -> runnel.v1.DescribePartitionsRequest
-	25, // 30: runnel.v1.Admin.RecoverPartition:input_type -> runnel.v1.RecoverPartitionRequest
-	5,  // 31: runnel.v1.Admin.CreateTopic:output_type -> runnel.v1.CreateTopicResponse
-	8,  // 32: runnel.v1.Admin.UpdateTopic:output_type -> runnel.v1.UpdateTopicResponse
-	10, // 33: runnel.v1.Admin.DeleteTopic:output_type -> runnel.v1.DeleteTopicResponse
-	12, // 34: runnel.v1.Admin.ListTopics:output_type -> runnel.v1.ListTopicsResponse
-	14, // 35: runnel.v1.Admin.DescribeTopic:output_type -> runnel.v1.DescribeTopicResponse
-	17, // 36: runnel.v1.Admin.DeleteRecords:output_type -> runnel.v1.DeleteRecordsResponse
-	20, // 37: runnel.v1.Admin.DescribeCluster:output_type -> runnel.v1.DescribeClusterResponse
-	23, // 38: runnel.v1.Admin.DescribePartitions:output_type -> runnel.v1.DescribePartitionsResponse
-	26, // 39: runnel.v1.Admin.RecoverPartition:output_type -> runnel.v1.RecoverPartitionResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
+	21, // 29: runnel.v1.Admin.DescribePartitions:input_type -> runnel.v1.DescribePartitionsRequest
+	24, // 30: runnel.v1.Admin.RecoverPartition:input_type -> runnel.v1.RecoverPartitionRequest
+	33, // 31: runnel.v1.Admin.ReassignPartitions:input_type -> runnel.v1.ReassignPartitionsRequest
+	34, // 32: runnel.v1.Admin.ListReassignments:input_type -> runnel.v1.ListReassignmentsRequest
+	35, // 33: runnel.v1.Admin.ElectLeaders:input_type -> runnel.v1.ElectLeadersRequest
+	36, // 34: runnel.v1.Admin.DrainBroker:input_type -> runnel.v1.DrainBrokerRequest
+	37, // 35: runnel.v1.Admin.UndrainBroker:input_type -> runnel.v1.UndrainBrokerRequest
+	38, // 36: runnel.v1.Admin.DecommissionBroker:input_type -> runnel.v1.DecommissionBrokerRequest
+	39, // 37: runnel.v1.Admin.FenceBroker:input_type -> runnel.v1.FenceBrokerRequest
+	40, // 38: runnel.v1.Admin.UnfenceBroker:input_type -> runnel.v1.UnfenceBrokerRequest
+	41, // 39: runnel.v1.Admin.SafeToStop:input_type -> runnel.v1.SafeToStopRequest
+	42, // 40: runnel.v1.Admin.ListOperations:input_type -> runnel.v1.ListOperationsRequest
+	43, // 41: runnel.v1.Admin.DescribeConfig:input_type -> runnel.v1.DescribeConfigRequest
+	5,  // 42: runnel.v1.Admin.CreateTopic:output_type -> runnel.v1.CreateTopicResponse
+	8,  // 43: runnel.v1.Admin.UpdateTopic:output_type -> runnel.v1.UpdateTopicResponse
+	10, // 44: runnel.v1.Admin.DeleteTopic:output_type -> runnel.v1.DeleteTopicResponse
+	12, // 45: runnel.v1.Admin.ListTopics:output_type -> runnel.v1.ListTopicsResponse
+	14, // 46: runnel.v1.Admin.DescribeTopic:output_type -> runnel.v1.DescribeTopicResponse
+	17, // 47: runnel.v1.Admin.DeleteRecords:output_type -> runnel.v1.DeleteRecordsResponse
+	20, // 48: runnel.v1.Admin.DescribeCluster:output_type -> runnel.v1.DescribeClusterResponse
+	22, // 49: runnel.v1.Admin.DescribePartitions:output_type -> runnel.v1.DescribePartitionsResponse
+	25, // 50: runnel.v1.Admin.RecoverPartition:output_type -> runnel.v1.RecoverPartitionResponse
+	44, // 51: runnel.v1.Admin.ReassignPartitions:output_type -> runnel.v1.ReassignPartitionsResponse
+	45, // 52: runnel.v1.Admin.ListReassignments:output_type -> runnel.v1.ListReassignmentsResponse
+	46, // 53: runnel.v1.Admin.ElectLeaders:output_type -> runnel.v1.ElectLeadersResponse
+	47, // 54: runnel.v1.Admin.DrainBroker:output_type -> runnel.v1.DrainBrokerResponse
+	48, // 55: runnel.v1.Admin.UndrainBroker:output_type -> runnel.v1.UndrainBrokerResponse
+	49, // 56: runnel.v1.Admin.DecommissionBroker:output_type -> runnel.v1.DecommissionBrokerResponse
+	50, // 57: runnel.v1.Admin.FenceBroker:output_type -> runnel.v1.FenceBrokerResponse
+	51, // 58: runnel.v1.Admin.UnfenceBroker:output_type -> runnel.v1.UnfenceBrokerResponse
+	52, // 59: runnel.v1.Admin.SafeToStop:output_type -> runnel.v1.SafeToStopResponse
+	53, // 60: runnel.v1.Admin.ListOperations:output_type -> runnel.v1.ListOperationsResponse
+	54, // 61: runnel.v1.Admin.DescribeConfig:output_type -> runnel.v1.DescribeConfigResponse
+	42, // [42:62] is the sub-list for method output_type
+	22, // [22:42] is the sub-list for method input_type
 	22, // [22:22] is the sub-list for extension type_name
 	22, // [22:22] is the sub-list for extension extendee
 	0,  // [0:22] is the sub-list for field type_name
@@ -2161,15 +2251,17 @@ func file_runnel_v1_admin_proto_init() {
 	if File_runnel_v1_admin_proto != nil {
 		return
 	}
+	file_runnel_v1_cluster_proto_init()
 	file_runnel_v1_common_proto_init()
 	file_runnel_v1_admin_proto_msgTypes[0].OneofWrappers = []any{}
+	file_runnel_v1_admin_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnel_v1_admin_proto_rawDesc), len(file_runnel_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,16 +28,27 @@ const (
 	Admin_DescribeCluster_FullMethodName    = "/runnel.v1.Admin/DescribeCluster"
 	Admin_DescribePartitions_FullMethodName = "/runnel.v1.Admin/DescribePartitions"
 	Admin_RecoverPartition_FullMethodName   = "/runnel.v1.Admin/RecoverPartition"
+	Admin_ReassignPartitions_FullMethodName = "/runnel.v1.Admin/ReassignPartitions"
+	Admin_ListReassignments_FullMethodName  = "/runnel.v1.Admin/ListReassignments"
+	Admin_ElectLeaders_FullMethodName       = "/runnel.v1.Admin/ElectLeaders"
+	Admin_DrainBroker_FullMethodName        = "/runnel.v1.Admin/DrainBroker"
+	Admin_UndrainBroker_FullMethodName      = "/runnel.v1.Admin/UndrainBroker"
+	Admin_DecommissionBroker_FullMethodName = "/runnel.v1.Admin/DecommissionBroker"
+	Admin_FenceBroker_FullMethodName        = "/runnel.v1.Admin/FenceBroker"
+	Admin_UnfenceBroker_FullMethodName      = "/runnel.v1.Admin/UnfenceBroker"
+	Admin_SafeToStop_FullMethodName         = "/runnel.v1.Admin/SafeToStop"
+	Admin_ListOperations_FullMethodName     = "/runnel.v1.Admin/ListOperations"
+	Admin_DescribeConfig_FullMethodName     = "/runnel.v1.Admin/DescribeConfig"
 )
 
 // AdminClient is the client API for Admin service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Admin manages topics, partitions and brokers.
+// Admin manages topics, partitions and brokers. Any broker takes every call, and forwards what another has to do.
 type AdminClient interface {
 	CreateTopic(ctx context.Context, in *CreateTopicRequest, opts ...grpc.CallOption) (*CreateTopicResponse, error)
-	// UpdateTopic changes settings and adds partitions; with validate_only it says what would change.
+	// UpdateTopic changes settings, the number of replicas, and adds partitions; with validate_only it says what would change.
 	UpdateTopic(ctx context.Context, in *UpdateTopicRequest, opts ...grpc.CallOption) (*UpdateTopicResponse, error)
 	DeleteTopic(ctx context.Context, in *DeleteTopicRequest, opts ...grpc.CallOption) (*DeleteTopicResponse, error)
 	ListTopics(ctx context.Context, in *ListTopicsRequest, opts ...grpc.CallOption) (*ListTopicsResponse, error)
@@ -49,6 +60,26 @@ type AdminClient interface {
 	DescribePartitions(ctx context.Context, in *DescribePartitionsRequest, opts ...grpc.CallOption) (*DescribePartitionsResponse, error)
 	// RecoverPartition accepts the loss of damaged data of a quarantined partition and brings it back online.
 	RecoverPartition(ctx context.Context, in *RecoverPartitionRequest, opts ...grpc.CallOption) (*RecoverPartitionResponse, error)
+	// ReassignPartitions moves replicas to other brokers, cancels that, and limits its bandwidth. It returns when the work is recorded; ListReassignments
+	// shows its progress.
+	ReassignPartitions(ctx context.Context, in *ReassignPartitionsRequest, opts ...grpc.CallOption) (*ReassignPartitionsResponse, error)
+	ListReassignments(ctx context.Context, in *ListReassignmentsRequest, opts ...grpc.CallOption) (*ListReassignmentsResponse, error)
+	// ElectLeaders moves leaderships to the preferred replicas or, with consent to data loss, to replicas that are not in sync.
+	ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error)
+	// DrainBroker moves a broker's replicas away; it returns when that is recorded.
+	DrainBroker(ctx context.Context, in *DrainBrokerRequest, opts ...grpc.CallOption) (*DrainBrokerResponse, error)
+	UndrainBroker(ctx context.Context, in *UndrainBrokerRequest, opts ...grpc.CallOption) (*UndrainBrokerResponse, error)
+	// DecommissionBroker is for a drained broker that does not come back.
+	DecommissionBroker(ctx context.Context, in *DecommissionBrokerRequest, opts ...grpc.CallOption) (*DecommissionBrokerResponse, error)
+	// FenceBroker is for a broker whose disk does not come back.
+	FenceBroker(ctx context.Context, in *FenceBrokerRequest, opts ...grpc.CallOption) (*FenceBrokerResponse, error)
+	UnfenceBroker(ctx context.Context, in *UnfenceBrokerRequest, opts ...grpc.CallOption) (*UnfenceBrokerResponse, error)
+	// SafeToStop says whether every partition stays available while a broker is stopped. It promises nothing for later.
+	SafeToStop(ctx context.Context, in *SafeToStopRequest, opts ...grpc.CallOption) (*SafeToStopResponse, error)
+	// ListOperations shows what takes time, and how far it is.
+	ListOperations(ctx context.Context, in *ListOperationsRequest, opts ...grpc.CallOption) (*ListOperationsResponse, error)
+	// DescribeConfig shows a broker's settings in force, without secrets.
+	DescribeConfig(ctx context.Context, in *DescribeConfigRequest, opts ...grpc.CallOption) (*DescribeConfigResponse, error)
 }
 
 type adminClient struct {
@@ -149,14 +180,124 @@ func (c *adminClient) RecoverPartition(ctx context.Context, in *RecoverPartition
 	return out, nil
 }
 
+func (c *adminClient) ReassignPartitions(ctx context.Context, in *ReassignPartitionsRequest, opts ...grpc.CallOption) (*ReassignPartitionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReassignPartitionsResponse)
+	err := c.cc.Invoke(ctx, Admin_ReassignPartitions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ListReassignments(ctx context.Context, in *ListReassignmentsRequest, opts ...grpc.CallOption) (*ListReassignmentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReassignmentsResponse)
+	err := c.cc.Invoke(ctx, Admin_ListReassignments_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ElectLeadersResponse)
+	err := c.cc.Invoke(ctx, Admin_ElectLeaders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) DrainBroker(ctx context.Context, in *DrainBrokerRequest, opts ...grpc.CallOption) (*DrainBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainBrokerResponse)
+	err := c.cc.Invoke(ctx, Admin_DrainBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) UndrainBroker(ctx context.Context, in *UndrainBrokerRequest, opts ...grpc.CallOption) (*UndrainBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainBrokerResponse)
+	err := c.cc.Invoke(ctx, Admin_UndrainBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) DecommissionBroker(ctx context.Context, in *DecommissionBrokerRequest, opts ...grpc.CallOption) (*DecommissionBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecommissionBrokerResponse)
+	err := c.cc.Invoke(ctx, Admin_DecommissionBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) FenceBroker(ctx context.Context, in *FenceBrokerRequest, opts ...grpc.CallOption) (*FenceBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FenceBrokerResponse)
+	err := c.cc.Invoke(ctx, Admin_FenceBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) UnfenceBroker(ctx context.Context, in *UnfenceBrokerRequest, opts ...grpc.CallOption) (*UnfenceBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnfenceBrokerResponse)
+	err := c.cc.Invoke(ctx, Admin_UnfenceBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) SafeToStop(ctx context.Context, in *SafeToStopRequest, opts ...grpc.CallOption) (*SafeToStopResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SafeToStopResponse)
+	err := c.cc.Invoke(ctx, Admin_SafeToStop_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ListOperations(ctx context.Context, in *ListOperationsRequest, opts ...grpc.CallOption) (*ListOperationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOperationsResponse)
+	err := c.cc.Invoke(ctx, Admin_ListOperations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) DescribeConfig(ctx context.Context, in *DescribeConfigRequest, opts ...grpc.CallOption) (*DescribeConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeConfigResponse)
+	err := c.cc.Invoke(ctx, Admin_DescribeConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
 //
-// Admin manages topics, partitions and brokers.
+// Admin manages topics, partitions and brokers. Any broker takes every call, and forwards what another has to do.
 type AdminServer interface {
 	CreateTopic(context.Context, *CreateTopicRequest) (*CreateTopicResponse, error)
-	// UpdateTopic changes settings and adds partitions; with validate_only it says what would change.
+	// UpdateTopic changes settings, the number of replicas, and adds partitions; with validate_only it says what would change.
 	UpdateTopic(context.Context, *UpdateTopicRequest) (*UpdateTopicResponse, error)
 	DeleteTopic(context.Context, *DeleteTopicRequest) (*DeleteTopicResponse, error)
 	ListTopics(context.Context, *ListTopicsRequest) (*ListTopicsResponse, error)
@@ -168,6 +309,26 @@ type AdminServer interface {
 	DescribePartitions(context.Context, *DescribePartitionsRequest) (*DescribePartitionsResponse, error)
 	// RecoverPartition accepts the loss of damaged data of a quarantined partition and brings it back online.
 	RecoverPartition(context.Context, *RecoverPartitionRequest) (*RecoverPartitionResponse, error)
+	// ReassignPartitions moves replicas to other brokers, cancels that, and limits its bandwidth. It returns when the work is recorded; ListReassignments
+	// shows its progress.
+	ReassignPartitions(context.Context, *ReassignPartitionsRequest) (*ReassignPartitionsResponse, error)
+	ListReassignments(context.Context, *ListReassignmentsRequest) (*ListReassignmentsResponse, error)
+	// ElectLeaders moves leaderships to the preferred replicas or, with consent to data loss, to replicas that are not in sync.
+	ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error)
+	// DrainBroker moves a broker's replicas away; it returns when that is recorded.
+	DrainBroker(context.Context, *DrainBrokerRequest) (*DrainBrokerResponse, error)
+	UndrainBroker(context.Context, *UndrainBrokerRequest) (*UndrainBrokerResponse, error)
+	// DecommissionBroker is for a drained broker that does not come back.
+	DecommissionBroker(context.Context, *DecommissionBrokerRequest) (*DecommissionBrokerResponse, error)
+	// FenceBroker is for a broker whose disk does not come back.
+	FenceBroker(context.Context, *FenceBrokerRequest) (*FenceBrokerResponse, error)
+	UnfenceBroker(context.Context, *UnfenceBrokerRequest) (*UnfenceBrokerResponse, error)
+	// SafeToStop says whether every partition stays available while a broker is stopped. It promises nothing for later.
+	SafeToStop(context.Context, *SafeToStopRequest) (*SafeToStopResponse, error)
+	// ListOperations shows what takes time, and how far it is.
+	ListOperations(context.Context, *ListOperationsRequest) (*ListOperationsResponse, error)
+	// DescribeConfig shows a broker's settings in force, without secrets.
+	DescribeConfig(context.Context, *DescribeConfigRequest) (*DescribeConfigResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -204,6 +365,39 @@ func (UnimplementedAdminServer) DescribePartitions(context.Context, *DescribePar
 }
 func (UnimplementedAdminServer) RecoverPartition(context.Context, *RecoverPartitionRequest) (*RecoverPartitionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RecoverPartition not implemented")
+}
+func (UnimplementedAdminServer) ReassignPartitions(context.Context, *ReassignPartitionsRequest) (*ReassignPartitionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReassignPartitions not implemented")
+}
+func (UnimplementedAdminServer) ListReassignments(context.Context, *ListReassignmentsRequest) (*ListReassignmentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReassignments not implemented")
+}
+func (UnimplementedAdminServer) ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ElectLeaders not implemented")
+}
+func (UnimplementedAdminServer) DrainBroker(context.Context, *DrainBrokerRequest) (*DrainBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainBroker not implemented")
+}
+func (UnimplementedAdminServer) UndrainBroker(context.Context, *UndrainBrokerRequest) (*UndrainBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UndrainBroker not implemented")
+}
+func (UnimplementedAdminServer) DecommissionBroker(context.Context, *DecommissionBrokerRequest) (*DecommissionBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecommissionBroker not implemented")
+}
+func (UnimplementedAdminServer) FenceBroker(context.Context, *FenceBrokerRequest) (*FenceBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FenceBroker not implemented")
+}
+func (UnimplementedAdminServer) UnfenceBroker(context.Context, *UnfenceBrokerRequest) (*UnfenceBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnfenceBroker not implemented")
+}
+func (UnimplementedAdminServer) SafeToStop(context.Context, *SafeToStopRequest) (*SafeToStopResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SafeToStop not implemented")
+}
+func (UnimplementedAdminServer) ListOperations(context.Context, *ListOperationsRequest) (*ListOperationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOperations not implemented")
+}
+func (UnimplementedAdminServer) DescribeConfig(context.Context, *DescribeConfigRequest) (*DescribeConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeConfig not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -388,6 +582,204 @@ func _Admin_RecoverPartition_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_ReassignPartitions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReassignPartitionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ReassignPartitions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ReassignPartitions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ReassignPartitions(ctx, req.(*ReassignPartitionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ListReassignments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReassignmentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListReassignments(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListReassignments_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListReassignments(ctx, req.(*ListReassignmentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ElectLeaders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ElectLeadersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ElectLeaders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ElectLeaders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ElectLeaders(ctx, req.(*ElectLeadersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_DrainBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).DrainBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_DrainBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).DrainBroker(ctx, req.(*DrainBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_UndrainBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).UndrainBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_UndrainBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).UndrainBroker(ctx, req.(*UndrainBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_DecommissionBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecommissionBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).DecommissionBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_DecommissionBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).DecommissionBroker(ctx, req.(*DecommissionBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_FenceBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FenceBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).FenceBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_FenceBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).FenceBroker(ctx, req.(*FenceBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_UnfenceBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnfenceBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).UnfenceBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_UnfenceBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).UnfenceBroker(ctx, req.(*UnfenceBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_SafeToStop_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SafeToStopRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).SafeToStop(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_SafeToStop_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).SafeToStop(ctx, req.(*SafeToStopRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ListOperations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOperationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListOperations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListOperations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListOperations(ctx, req.(*ListOperationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_DescribeConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).DescribeConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_DescribeConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).DescribeConfig(ctx, req.(*DescribeConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -430,6 +822,50 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RecoverPartition",
 			Handler:    _Admin_RecoverPartition_Handler,
+		},
+		{
+			MethodName: "ReassignPartitions",
+			Handler:    _Admin_ReassignPartitions_Handler,
+		},
+		{
+			MethodName: "ListReassignments",
+			Handler:    _Admin_ListReassignments_Handler,
+		},
+		{
+			MethodName: "ElectLeaders",
+			Handler:    _Admin_ElectLeaders_Handler,
+		},
+		{
+			MethodName: "DrainBroker",
+			Handler:    _Admin_DrainBroker_Handler,
+		},
+		{
+			MethodName: "UndrainBroker",
+			Handler:    _Admin_UndrainBroker_Handler,
+		},
+		{
+			MethodName: "DecommissionBroker",
+			Handler:    _Admin_DecommissionBroker_Handler,
+		},
+		{
+			MethodName: "FenceBroker",
+			Handler:    _Admin_FenceBroker_Handler,
+		},
+		{
+			MethodName: "UnfenceBroker",
+			Handler:    _Admin_UnfenceBroker_Handler,
+		},
+		{
+			MethodName: "SafeToStop",
+			Handler:    _Admin_SafeToStop_Handler,
+		},
+		{
+			MethodName: "ListOperations",
+			Handler:    _Admin_ListOperations_Handler,
+		},
+		{
+			MethodName: "DescribeConfig",
+			Handler:    _Admin_DescribeConfig_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

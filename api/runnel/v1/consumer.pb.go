@@ -667,9 +667,11 @@ type SubscribedRecord struct {
 	Offset      int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	TimestampMs int64                  `protobuf:"varint,4,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
 	// Absent and empty differ.
-	Key           []byte    `protobuf:"bytes,5,opt,name=key,proto3,oneof" json:"key,omitempty"`
-	Value         []byte    `protobuf:"bytes,6,opt,name=value,proto3,oneof" json:"value,omitempty"`
-	Headers       []*Header `protobuf:"bytes,7,rep,name=headers,proto3" json:"headers,omitempty"`
+	Key     []byte    `protobuf:"bytes,5,opt,name=key,proto3,oneof" json:"key,omitempty"`
+	Value   []byte    `protobuf:"bytes,6,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	Headers []*Header `protobuf:"bytes,7,rep,name=headers,proto3" json:"headers,omitempty"`
+	// The epoch of the leader that appended the record.
+	LeaderEpoch   int32 `protobuf:"varint,8,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +753,13 @@ func (x *SubscribedRecord) GetHeaders() []*Header {
 		return x.Headers
 	}
 	return nil
+}
+
+func (x *SubscribedRecord) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
 }
 
 // SubscribeResponse carries records in offset order per partition.
@@ -840,7 +849,7 @@ func (x *SubscribeResponse) GetThrottleMs() int64 {
 	return 0
 }
 
-// ListOffsetsRequest looks up positions in partitions that this broker leads.
+// ListOffsetsRequest looks up positions. Queries of partitions that the broker does not lead are forwarded.
 type ListOffsetsRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Queries        []*OffsetQuery         `protobuf:"bytes,1,rep,name=queries,proto3" json:"queries,omitempty"`
@@ -1179,7 +1188,7 @@ const file_runnel_v1_consumer_proto_rawDesc = "" +
 	"maxRecords\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x06 \x03(\x05R\n" +
-	"partitions\"\xf2\x01\n" +
+	"partitions\"\x95\x02\n" +
 	"\x10SubscribedRecord\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
@@ -1187,7 +1196,8 @@ const file_runnel_v1_consumer_proto_rawDesc = "" +
 	"\ftimestamp_ms\x18\x04 \x01(\x03R\vtimestampMs\x12\x15\n" +
 	"\x03key\x18\x05 \x01(\fH\x00R\x03key\x88\x01\x01\x12\x19\n" +
 	"\x05value\x18\x06 \x01(\fH\x01R\x05value\x88\x01\x01\x12+\n" +
-	"\aheaders\x18\a \x03(\v2\x11.runnel.v1.HeaderR\aheadersB\x06\n" +
+	"\aheaders\x18\a \x03(\v2\x11.runnel.v1.HeaderR\aheaders\x12!\n" +
+	"\fleader_epoch\x18\b \x01(\x05R\vleaderEpochB\x06\n" +
 	"\x04_keyB\b\n" +
 	"\x06_value\"\x86\x02\n" +
 	"\x11SubscribeResponse\x125\n" +

@@ -390,6 +390,8 @@ type PublishRequest struct {
 	ProducerId    *int64 `protobuf:"varint,4,opt,name=producer_id,json=producerId,proto3,oneof" json:"producer_id,omitempty"`
 	ProducerEpoch *int32 `protobuf:"varint,5,opt,name=producer_epoch,json=producerEpoch,proto3,oneof" json:"producer_epoch,omitempty"`
 	Sequence      *int32 `protobuf:"varint,6,opt,name=sequence,proto3,oneof" json:"sequence,omitempty"`
+	// 16 bytes, or empty for whichever topic has the name now.
+	TopicId       []byte `protobuf:"bytes,7,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,6 +466,13 @@ func (x *PublishRequest) GetSequence() int32 {
 		return *x.Sequence
 	}
 	return 0
+}
+
+func (x *PublishRequest) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
 }
 
 // PublishResult is the outcome of one record, in request order.
@@ -724,7 +733,7 @@ const file_runnel_v1_producer_proto_rawDesc = "" +
 	"\bkey_kindB\f\n" +
 	"\n" +
 	"_partitionB\x0f\n" +
-	"\r_timestamp_ms\"\xa2\x02\n" +
+	"\r_timestamp_ms\"\xbd\x02\n" +
 	"\x0ePublishRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x122\n" +
 	"\arecords\x18\x02 \x03(\v2\x18.runnel.v1.PublishRecordR\arecords\x12#\n" +
@@ -732,7 +741,8 @@ const file_runnel_v1_producer_proto_rawDesc = "" +
 	"\vproducer_id\x18\x04 \x01(\x03H\x00R\n" +
 	"producerId\x88\x01\x01\x12*\n" +
 	"\x0eproducer_epoch\x18\x05 \x01(\x05H\x01R\rproducerEpoch\x88\x01\x01\x12\x1f\n" +
-	"\bsequence\x18\x06 \x01(\x05H\x02R\bsequence\x88\x01\x01B\x0e\n" +
+	"\bsequence\x18\x06 \x01(\x05H\x02R\bsequence\x88\x01\x01\x12\x19\n" +
+	"\btopic_id\x18\a \x01(\fR\atopicIdB\x0e\n" +
 	"\f_producer_idB\x11\n" +
 	"\x0f_producer_epochB\v\n" +
 	"\t_sequence\"\x90\x01\n" +
