@@ -15,6 +15,7 @@ FUZZTIME = 30s
 QUICKSTARTFLAGS =
 CRASHFLAGS =
 BENCHFLAGS =
+PEERSFLAGS =
 
 VERSION_PKG = runnel.dev/runnel/internal/version
 # Names the build: the tag or `git describe`, the commit, and the commit's time, so that one commit builds the same bytes.
@@ -67,6 +68,10 @@ crash: bin-runnel ## Kill real brokers under load, also on a file system that dr
 .PHONY: bench
 bench: bin-runnel ## Measure against the targets and print the table
 	CGO_ENABLED=0 $(GO) run ./hack/bench -runnel bin/runnel $(BENCHFLAGS)
+
+.PHONY: bench-peers
+bench-peers: bin-runnel ## Measure beside NATS JetStream and Apache Kafka, three servers each, and print the table of ratios
+	hack/bench/peers.sh $(PEERSFLAGS)
 
 ##### Check
 
