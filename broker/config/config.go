@@ -22,6 +22,12 @@ type Config struct {
 	Storage Storage `yaml:"storage"`
 	// Listeners are the gRPC endpoints, at least one. Default: "client" on port 7650 of every interface.
 	Listeners []Listener `yaml:"listeners"`
+	// InterBrokerListener names the listener whose advertised address brokers use among themselves. Empty: the first.
+	InterBrokerListener string `yaml:"interBrokerListener"`
+	// Peer says how this broker shows itself to other brokers.
+	Peer Peer `yaml:"peer"`
+	// Replication says how replicas are kept in step, and when a broker is taken for dead.
+	Replication Replication `yaml:"replication"`
 	// HTTP is the endpoint of /metrics, /healthz and /readyz.
 	HTTP HTTP `yaml:"http"`
 	// Limits bound what clients may make the broker hold.
@@ -30,7 +36,8 @@ type Config struct {
 	Topics Topics `yaml:"topics"`
 	// Log is how the broker talks about itself, on standard error.
 	Log Log `yaml:"log"`
-	// ShutdownTimeout bounds a graceful stop: calls in flight may finish for so long. 0s to 10m. Default 20s.
+	// ShutdownTimeout bounds each part of a graceful stop: handing leaderships over, and finishing calls in flight. 0s to 10m.
+	// Default 20s.
 	ShutdownTimeout Duration `yaml:"shutdownTimeout"`
 }
 
@@ -86,6 +93,32 @@ type Listener struct {
 	TLS ServerTLS `yaml:"tls"`
 }
 
+// Peer is how this broker connects to other brokers.
+type Peer struct {
+	// TLS secures the connections. It is used when it is set, or when the inter-broker listener has TLS.
+	TLS ClientTLS `yaml:"tls"`
+}
+
+// Replication keeps replicas in step.
+type Replication struct {
+	// LagTimeout is how long an in-sync replica may stay behind before it leaves the in-sync set, 200ms to 5m. Default 3s.
+	LagTimeout Duration `yaml:"lagTimeout"`
+	// HeartbeatInterval is the time between two signs of life among brokers, 20ms to 10s. Default 200ms.
+	HeartbeatInterval Duration `yaml:"heartbeatInterval"`
+	// SuspectAfter is the silence after which a broker is suspected to be dead, from twice HeartbeatInterval to 5m. Default 600ms.
+	SuspectAfter Duration `yaml:"suspectAfter"`
+	// TailStreams is how many streams carry new records from each leader broker, 1 to 4. Default 2.
+	TailStreams int `yaml:"tailStreams"`
+	// CatchUpBytesPerSecond bounds what this broker reads from each other one for replicas that are far behind, 1 MiB to 64 GiB;
+	// 0: no bound. Default 64 MiB.
+	CatchUpBytesPerSecond Bytes `yaml:"catchUpBytesPerSecond"`
+	// Window is how much a leader sends of one partition before the follower has taken it in, 256 KiB to 256 MiB. Default 4 MiB.
+	Window Bytes `yaml:"window"`
+	// BalanceInterval is the time between two looks at whether leaders are spread evenly, 1s to 24h; 0: leaders are never moved for
+	// that. Default 5m.
+	BalanceInterval Duration `yaml:"balanceInterval"`
+}
+
 // ServerTLS is what a listener needs. All files are read again when they change.
 type ServerTLS struct {
 	// CertFile and KeyFile are the server's identity; PEM, both or neither.
@@ -97,6 +130,21 @@ type ServerTLS struct {
 
 // Enabled says whether the listener uses TLS.
 func (t ServerTLS) Enabled() bool { return t.CertFile != "" || t.KeyFile != "" || t.ClientCAFile != "" }
+
+// Enabled says whether anything is set.
+func (t ClientTLS) Enabled() bool {
+	return t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.ServerName != ""
+}
+
+// PeerListener is the listener that brokers use among themselves.
+func (c Config) PeerListener() Listener {
+	for _, l := range c.Listeners {
+		if l.Name == c.InterBrokerListener {
+			return l
+		}
+	}
+	return c.Listeners[0]
+}
 
 // HTTP is the operational endpoint.
 type HTTP struct {
@@ -165,7 +213,16 @@ func Default() Config {
 			RetentionInterval: Duration(30 * time.Second),
 		},
 		Listeners: []Listener{{Name: "client", Address: ":7650"}},
-		HTTP:      HTTP{Address: ":7651"},
+		Replication: Replication{
+			LagTimeout:            Duration(3 * time.Second),
+			HeartbeatInterval:     Duration(200 * time.Millisecond),
+			SuspectAfter:          Duration(600 * time.Millisecond),
+			TailStreams:           2,
+			CatchUpBytesPerSecond: 64 << 20,
+			Window:                4 << 20,
+			BalanceInterval:       Duration(5 * time.Minute),
+		},
+		HTTP: HTTP{Address: ":7651"},
 		Limits: Limits{
 			MaxInFlightBytes:       256 << 20,
 			MaxStreamInFlightBytes: 64 << 20,

@@ -67,6 +67,9 @@ brokerID: -1
 cluster: ../up
 etcd: {endpoints: ["ftp://x"], leaseTTL: 1500ms}
 listeners: [{name: A, address: nope}, {name: A, address: ":70000", advertised: ":1", tls: {certFile: c}}]
+interBrokerListener: B
+peer: {tls: {keyFile: k}}
+replication: {lagTimeout: 1ms, heartbeatInterval: 1s, suspectAfter: 1s, tailStreams: 9, catchUpBytesPerSecond: 1, window: 1, balanceInterval: 1ms}
 limits: {maxInFlightBytes: 1, maxConnections: 0}
 topics: {segmentBytes: 3GiB, retentionTime: -2s}
 log: {level: loud}
@@ -75,7 +78,8 @@ log: {level: loud}
 	for _, field := range []string{
 		"brokerID", "cluster", "etcd.endpoints[0]", "etcd.leaseTTL", "listeners[0].name", "listeners[0].address", "listeners[1].name",
 		"listeners[1].address", "listeners[1].advertised", "listeners[1].tls", "limits.maxConnections", "limits.maxInFlightBytes", "topics.segmentBytes",
-		"topics.retentionTime", "log.level",
+		"topics.retentionTime", "log.level", "interBrokerListener", "peer.tls", "replication.lagTimeout", "replication.suspectAfter",
+		"replication.tailStreams", "replication.catchUpBytesPerSecond", "replication.window", "replication.balanceInterval",
 	} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("no fault for %s in: %v", field, err)
@@ -83,6 +87,18 @@ log: {level: loud}
 	}
 	if _, ok := errors.AsType[*FieldError](err); !ok {
 		t.Errorf("faults are not typed: %v", err)
+	}
+}
+
+func TestPeerListener(t *testing.T) {
+	c := Default()
+	c.Listeners = append(c.Listeners, Listener{Name: "inner", Address: ":1"})
+	if l := c.PeerListener(); l.Name != "client" {
+		t.Errorf("without a name: %q", l.Name)
+	}
+	c.InterBrokerListener = "inner"
+	if l := c.PeerListener(); l.Name != "inner" {
+		t.Errorf("by name: %q", l.Name)
 	}
 }
 

@@ -68,6 +68,8 @@ func (c Config) Validate() error {
 	c.Etcd.validate(&k)
 	c.Storage.validate(&k)
 	c.validateListeners(&k)
+	k.pair("peer.tls", c.Peer.TLS.CertFile, c.Peer.TLS.KeyFile)
+	c.Replication.validate(&k)
 	if c.HTTP.Address != HTTPOff {
 		k.hostPort("http.address", c.HTTP.Address, false)
 	}
@@ -114,6 +116,21 @@ func (c Config) validateListeners(k *checker) {
 		}
 		k.pair(at+".tls", l.TLS.CertFile, l.TLS.KeyFile)
 		k.check(l.TLS.ClientCAFile == "" || l.TLS.CertFile != "", at+".tls.clientCAFile", l.TLS.ClientCAFile, "certFile and keyFile beside it")
+	}
+	k.check(c.InterBrokerListener == "" || seen[c.InterBrokerListener], "interBrokerListener", c.InterBrokerListener, "the name of a listener, or nothing")
+}
+
+func (r Replication) validate(k *checker) {
+	k.duration("replication.lagTimeout", r.LagTimeout, 200*time.Millisecond, 5*time.Minute)
+	k.duration("replication.heartbeatInterval", r.HeartbeatInterval, 20*time.Millisecond, 10*time.Second)
+	k.duration("replication.suspectAfter", r.SuspectAfter, 2*r.HeartbeatInterval.Std(), 5*time.Minute)
+	k.number("replication.tailStreams", int64(r.TailStreams), 1, 4)
+	if r.CatchUpBytesPerSecond != 0 {
+		k.bytes("replication.catchUpBytesPerSecond", r.CatchUpBytesPerSecond, 1<<20, 64<<30)
+	}
+	k.bytes("replication.window", r.Window, 256<<10, 256<<20)
+	if r.BalanceInterval != 0 {
+		k.duration("replication.balanceInterval", r.BalanceInterval, time.Second, 24*time.Hour)
 	}
 }
 
