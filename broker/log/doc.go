@@ -12,13 +12,14 @@
 // # The offsets
 //
 //	log start ≤ local start          first offset that may be read; first offset on this disk
+//	log start ≤ journaled start      what this replica has agreed to lose, once all have
 //	log start ≤ high watermark       what consumers may read ends here
 //	high watermark ≤ flushed ≤ end   durable on this disk ends here; the next record gets the offset end
 //	tiered end                       -1 until there is a tier
 //
 // # Who does what
 //
-// Append, AppendAsFollower, Roll and Truncate are serialised by appendMu. Log-start moves (retention, DeleteRecords)
+// Append, AppendAsFollower, Roll and Truncate are serialised by appendMu. Log-start moves (JournalLogStart, PublishLogStart)
 // are serialised by startMu and do not stop appends. The sync scheduler of the Host calls PrepareSync and
 // CompleteSync, which take only mu, so a round never waits for a truncation that waits for the journal. Reads take no
 // lock at all. Lock order: startMu, appendMu, mu.

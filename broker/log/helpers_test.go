@@ -97,6 +97,7 @@ func (h *testHost) replay(e JournalEntry) {
 	}
 	st.HighWatermark = max(st.HighWatermark, e.HighWatermark)
 	st.LogStart = max(st.LogStart, e.LogStart)
+	st.WantedStart = max(st.WantedStart, e.WantedStart)
 	st.AdoptedEpoch = max(st.AdoptedEpoch, e.AdoptedEpoch)
 	st.Known = true
 }

@@ -29,6 +29,8 @@ type JournalEntry struct {
 	// HighWatermark is min(high watermark, Flushed).
 	HighWatermark int64
 	LogStart      int64
+	// WantedStart is Log.JournaledLogStart as of this entry, at or above LogStart.
+	WantedStart int64
 	// AdoptedEpoch is Log.Adopted; it only ever rises.
 	AdoptedEpoch int32
 	// NewEpochs are the epoch starts that a round covers: the Host sets them, to those of SyncPoint.NewEpochs.
@@ -48,10 +50,12 @@ type EpochStart struct {
 type Recovered struct {
 	Flushed, HighWatermark, LogStart int64
 	Epochs                           []EpochStart
+	// WantedStart is the journaled log start, at or above LogStart.
+	WantedStart int64
 	// AdoptedEpoch is the newest epoch that the replica took part in, 0: none.
 	AdoptedEpoch int32
 	// Known is false if the journal had nothing of this log: it was lost, or the directory is foreign to it. Every
-	// valid batch from LogStart on is then kept, and Report says so. LogStart and AdoptedEpoch may be known all the
-	// same, since they only ever move forward; the other fields do not count.
+	// valid batch from LogStart on is then kept, and Report says so. LogStart, WantedStart and AdoptedEpoch may be known
+	// all the same, since they only ever move forward; the other fields do not count.
 	Known bool
 }

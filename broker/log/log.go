@@ -35,6 +35,9 @@ type Log struct {
 	segs atomic.Pointer[[]*segment.Segment]
 	// Invariant: logStart ≤ hw ≤ end, flushed ≤ end. Only Truncate lowers any of them.
 	logStart, hw, flushed, end atomic.Int64
+	// wantedStart is the journaled log start. Invariant: never goes down. Guarded for writing by startMu.
+	wantedStart atomic.Int64
+	retired     atomic.Uint64 // segments that log-start moves removed, since they were last asked about
 	// Invariant: adoptedDurable ≤ adopted; neither ever goes down.
 	adopted, adoptedDurable atomic.Int32
 	// truncations goes up when a truncation begins and when it ends: whoever captured an offset before must not act on
@@ -212,7 +215,7 @@ func (l *Log) JournalEntry() JournalEntry {
 	return JournalEntry{
 		TopicID: m.TopicID, Partition: m.Partition, LogID: m.LogID,
 		Flushed: flushed, HighWatermark: min(l.hw.Load(), flushed), LogStart: l.logStart.Load(),
-		AdoptedEpoch: l.adopted.Load(),
+		WantedStart: l.JournaledLogStart(), AdoptedEpoch: l.adopted.Load(),
 	}
 }
 

@@ -141,6 +141,7 @@ func Open(ctx context.Context, oc OpenConfig) (*Log, Report, error) {
 	if err != nil {
 		return nil, rep, fmt.Errorf("open log in %s: %w", oc.Dir, diskError(err))
 	}
+	l.wantedStart.Store(oc.Recovered.WantedStart)
 	l.adopted.Store(oc.Recovered.AdoptedEpoch)
 	l.adoptedDurable.Store(oc.Recovered.AdoptedEpoch)
 	rep.Foreign, rep.Unknown = d.foreign, !oc.Recovered.Known

@@ -9,32 +9,35 @@ import (
 	"runnel.dev/runnel/broker/segment"
 )
 
-// ApplyRetention deletes segments that are too old, or that exceed the size bound, and forgets idle producers. It
-// never deletes an offset at or above the high watermark or the flushed offset. A segment's age is that of its largest
-// timestamp. It returns how many segments were deleted. Blocks for the journal, not for appends.
+// ApplyRetention deletes segments that are too old, or that exceed the size bound, for a replica that nobody has to agree with:
+// RetentionTarget and PublishLogStart. It returns how many segments were deleted. Blocks for the journal, not for appends.
 func (l *Log) ApplyRetention(ctx context.Context, now time.Time) (deleted int, err error) {
-	l.expireProducers(now)
-	if err := l.readable(); err != nil {
+	start, err := l.RetentionTarget(now)
+	if err != nil {
 		return 0, err
-	}
-	if l.state.Load().Health == Failed {
-		return 0, l.state.Load().Err
 	}
 	l.startMu.Lock()
 	defer l.startMu.Unlock()
+	return l.publishLocked(ctx, start)
+}
+
+// RetentionTarget returns where retention wants the log to begin, LogStart if it has no wish: behind the segments that are too
+// old, or that exceed the size bound, and never above the high watermark or the flushed offset. A segment's age is that of its
+// largest timestamp. It deletes nothing; it does seal an active segment that has expired as a whole, forget idle producers, and
+// unlink files that an earlier move left. Blocks on the disk, not for appends.
+func (l *Log) RetentionTarget(now time.Time) (int64, error) {
+	l.expireProducers(now)
+	l.startMu.Lock()
+	defer l.startMu.Unlock()
+	if err := l.startMovable(); err != nil {
+		return 0, err
+	}
 	l.collectGarbage()
 	start, err := l.retentionStart(now)
 	if err != nil {
 		return 0, l.readFailed(err)
 	}
-	if start <= l.logStart.Load() {
-		return 0, nil
-	}
-	before := len(l.segments())
-	if err := l.moveStart(ctx, start); err != nil {
-		return 0, err
-	}
-	return before - len(l.segments()), nil
+	return start, nil
 }
 
 func (l *Log) expireProducers(now time.Time) {
@@ -112,85 +115,3 @@ func (l *Log) rollExpired(s *segment.Segment) error {
 }
 
 var errNotExpired = errors.New("segment was appended to")
-
-// DeleteRecords moves the log start up to offset before (-1: the high watermark) and deletes the segments that lie
-// below it. *OutOfRangeError if before lies above the high watermark; nothing happens if it lies below the log start.
-// Returns the log start. Blocks for the journal, not for appends.
-func (l *Log) DeleteRecords(ctx context.Context, before int64) (newStart int64, err error) {
-	l.startMu.Lock()
-	defer l.startMu.Unlock()
-	if err := l.readable(); err != nil {
-		return 0, err
-	}
-	if l.state.Load().Health == Failed {
-		return 0, l.state.Load().Err
-	}
-	start, hw := l.logStart.Load(), l.hw.Load()
-	if before == -1 {
-		before = hw
-	}
-	if before > hw || before < 0 {
-		return start, &OutOfRangeError{Asked: before, Earliest: start, Latest: hw}
-	}
-	if before <= start {
-		return start, nil
-	}
-	if err := l.moveStart(ctx, before); err != nil {
-		return l.logStart.Load(), err
-	}
-	return before, nil
-}
-
-// moveStart raises the log start. Needs startMu.
-//
-// Crash windows: first the segment that becomes the first one, and its producer snapshot, are made durable. Until the
-// journal has the new start, durably, nothing else has changed. From then on a restart begins at the new start and
-// removes the segments below it. Files are unlinked last, when no reader can be told of them any more; readers that pin
-// one keep it.
-func (l *Log) moveStart(ctx context.Context, start int64) error {
-	if s := find(l.segments(), start); s != nil && s != l.segments()[0] {
-		if err := l.keepSnapshot(s.Base()); err != nil {
-			return fmt.Errorf("producer snapshot at %d: %w", s.Base(), diskError(err))
-		}
-	}
-	e := l.JournalEntry()
-	e.LogStart = start
-	if err := l.journal(ctx, e); err != nil {
-		return fmt.Errorf("journal log start %d: %w", start, err)
-	}
-	l.mu.Lock()
-	segs := l.segments()
-	n := 0
-	for n < len(segs)-1 && segs[n].End() <= start {
-		n++
-	}
-	kept := append([]*segment.Segment(nil), segs[n:]...)
-	g := (*l.epochs.Load()).from(kept[0].Base())
-	l.logStart.Store(start)
-	l.epochs.Store(&g)
-	l.segs.Store(&kept)
-	l.mu.Unlock()
-	for _, s := range segs[:n] {
-		s.Retire()
-		l.garbage = append(l.garbage, s.Base())
-	}
-	l.collectGarbage()
-	return nil
-}
-
-// collectGarbage unlinks the files of removed segments; what cannot be unlinked now is tried again at the next pass,
-// and by Open. Needs startMu.
-func (l *Log) collectGarbage() {
-	var left []int64
-	for _, base := range l.garbage {
-		err := segment.RemoveFiles(l.fs, l.dir, base)
-		if err == nil {
-			err = removeIfThere(l.fs, segment.Path(l.dir, base, segment.ExtSnapshot))
-		}
-		if err != nil {
-			l.lg.Warn("files of a deleted segment stay for now", "dir", l.dir, "segment", base, "error", err)
-			left = append(left, base)
-		}
-	}
-	l.garbage = left
-}

@@ -43,6 +43,10 @@ type Config struct {
 	LogConfig func(topicConfig []byte) (log.Config, error)
 	// RetentionInterval is the time between two looks for segments to roll or to delete, 100ms to 1h. Default 30s.
 	RetentionInterval time.Duration
+	// Retention is asked to move the start of l to target, in each retention pass in which the log begins below it: whoever replicates
+	// the partition lets the others agree first, and calls l.PublishLogStart. It should return soon, since it holds up retention.
+	// Nil: the pass moves the start itself.
+	Retention func(l *log.Log, target int64)
 }
 
 // DefaultConfig returns the defaults for a directory of a cluster.

@@ -261,12 +261,12 @@ func (o *opening) openPartition(ctx context.Context, k partitionKey, dir string)
 		oc.Recovered.LogStart = known.logStart
 	}
 	if isKnown && known.logID == m.LogID {
-		oc.Recovered.AdoptedEpoch = known.adopted
+		oc.Recovered.WantedStart, oc.Recovered.AdoptedEpoch = known.wantedStart, known.adopted
 	}
 	if isKnown && !o.lost && known.logID == m.LogID {
 		oc.Recovered = log.Recovered{
 			Flushed: known.flushed, HighWatermark: known.highWatermark, LogStart: known.logStart, Epochs: known.epochs,
-			AdoptedEpoch: known.adopted, Known: true,
+			WantedStart: known.wantedStart, AdoptedEpoch: known.adopted, Known: true,
 		}
 	}
 	l, rep, err := log.Open(ctx, oc)

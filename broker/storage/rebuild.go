@@ -61,11 +61,12 @@ func (s *Store) knownNow(k partitionKey, p *partition) logState {
 	}
 	known, ok := s.journal.lookup(k)
 	if e := p.log.JournalEntry(); !ok || known.logID != e.LogID {
-		known = logState{logID: e.LogID, flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart, adopted: e.AdoptedEpoch, epochs: newestEpochs(p.log.Epochs())}
+		known = logState{logID: e.LogID, flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart, wantedStart: e.WantedStart, adopted: e.AdoptedEpoch, epochs: newestEpochs(p.log.Epochs())}
 	} else {
 		// A log that was damaged when it was opened says 0 everywhere.
 		known.flushed, known.highWatermark = max(known.flushed, e.Flushed), max(known.highWatermark, e.HighWatermark)
 		known.logStart = max(known.logStart, e.LogStart)
+		known.wantedStart = max(known.wantedStart, e.WantedStart)
 		known.adopted = max(known.adopted, e.AdoptedEpoch)
 	}
 	return known

@@ -203,7 +203,7 @@ func newProgress(e log.JournalEntry) journalRecord {
 	r := journalRecord{
 		key: partitionKey{e.TopicID, e.Partition}, logID: e.LogID, kind: kindProgress,
 		flushed: e.Flushed, highWatermark: e.HighWatermark, logStart: e.LogStart,
-		wantedStart: e.LogStart, adopted: e.AdoptedEpoch, epochs: e.NewEpochs,
+		wantedStart: e.WantedStart, adopted: e.AdoptedEpoch, epochs: e.NewEpochs,
 	}
 	if e.Truncated {
 		r.kind = kindTruncated

@@ -43,7 +43,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return err
 }
 
-// runRetention rolls and deletes old segments.
+// runRetention rolls old segments, and deletes them or asks for it.
 func (s *Store) runRetention(ctx context.Context) error {
 	ticker := s.clk.NewTicker(s.cfg.RetentionInterval)
 	defer ticker.Stop()
@@ -63,8 +63,15 @@ func (s *Store) runRetention(ctx context.Context) error {
 }
 
 func (s *Store) applyRetention(ctx context.Context, l *log.Log) {
-	deleted, err := l.ApplyRetention(ctx, s.clk.Now())
-	s.metrics.retired.Add(float64(deleted))
+	target, err := l.RetentionTarget(s.clk.Now())
+	switch {
+	case err != nil || target <= l.LogStart():
+	case s.cfg.Retention != nil:
+		s.cfg.Retention(l, target)
+	default:
+		err = l.PublishLogStart(ctx, target)
+	}
+	s.metrics.retired.Add(float64(l.TakeRetired()))
 	if err == nil || errors.Is(err, log.ErrClosed) || errors.Is(err, log.ErrQuarantined) || errors.Is(err, ErrClosed) {
 		return
 	}
