@@ -35,6 +35,10 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 		return m.marshal(), nil
 	case *FetchFrame:
 		return m.marshal()
+	case *ReplicateFrame:
+		return m.marshal(c.pool)
+	case *ReplicateRequestFrame:
+		return m.marshal(c.pool)
 	case proto.Message:
 		return c.marshalProto(m)
 	}
@@ -79,6 +83,14 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 		var cur cursor
 		cur.reset("runnel.v1.FetchResponse", data)
 		return m.unmarshal(&cur, c.pool)
+	case *ReplicateFrame:
+		var cur cursor
+		cur.reset("runnel.v1.ReplicateResponse", data)
+		return m.unmarshal(&cur, c.pool)
+	case *ReplicateRequestFrame:
+		var cur cursor
+		cur.reset("runnel.v1.ReplicateRequest", data)
+		return m.unmarshal(&cur)
 	case proto.Message:
 		buf := data.MaterializeToBuffer(c.pool)
 		defer buf.Free()

@@ -1,10 +1,11 @@
 // Package codec moves Runnel's hot messages over gRPC without copying record batches through protobuf.
 //
-// [Codec] is a gRPC CodecV2 named "proto". A [ProduceFrame] is a ProduceRequest and a [FetchFrame] is a FetchResponse: on
-// the wire they are ordinary protobuf, byte for byte what the generated code writes, so any stub of any language talks to
-// either side. In memory the batch bytes stay in a reference-counted buffer: encoding sends a small header and the buffer
-// as it is; decoding takes a slice of what the transport received, or gathers it once when it came in several HTTP/2
-// frames. Every other message goes through google.golang.org/protobuf.
+// [Codec] is a gRPC CodecV2 named "proto". A [ProduceFrame] is a ProduceRequest and a [FetchFrame] is a FetchResponse; between
+// brokers a [ReplicateFrame] is a ReplicateResponse and a [ReplicateRequestFrame] a ReplicateRequest. On the wire they are ordinary
+// protobuf, byte for byte what the generated code writes, so any stub of any language talks to either side. In memory the batch
+// bytes stay in a reference-counted buffer: encoding sends a small header and the buffer as it is; decoding takes a slice of what
+// the transport received, or gathers it once when it came in several HTTP/2 frames. Every other message goes through
+// google.golang.org/protobuf.
 //
 // The codec is set per server (grpc.ForceServerCodecV2) and per call or connection (grpc.ForceCodecV2); nothing is
 // registered globally. Frames are given to the generated streams by SendMsg and RecvMsg.
