@@ -213,7 +213,7 @@ func decodeTopic(kv *mvccpb.KeyValue, name string) (*Topic, error) {
 func encodePartition(p *Partition) (string, error) {
 	m := &metadatav1.Partition{
 		Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, LeaderBrokerEpoch: p.LeaderBrokerEpoch, Replicas: p.Replicas,
-		Isr: encodeMembers(p.ISR), Pending: encodeMembers(p.Pending), Adding: p.Adding, Removing: p.Removing, Purged: p.Purged,
+		Isr: encodeMembers(p.ISR), Adding: p.Adding, Removing: p.Removing, Purged: p.Purged,
 	}
 	m.ProtoReflect().SetUnknown(p.unknown)
 	return encode(m)
@@ -226,7 +226,7 @@ func decodePartition(kv *mvccpb.KeyValue, ref PartitionRef) (*Partition, error) 
 		var errs []error
 		p.Leader, p.LeaderEpoch, p.LeaderBrokerEpoch = m.GetLeader(), m.GetLeaderEpoch(), m.GetLeaderBrokerEpoch()
 		p.Replicas, p.Adding, p.Removing, p.Purged = m.GetReplicas(), m.GetAdding(), m.GetRemoving(), m.GetPurged()
-		p.ISR, p.Pending = decodeMembers(m.GetIsr(), &errs), decodeMembers(m.GetPending(), &errs)
+		p.ISR = decodeMembers(m.GetIsr(), &errs)
 		p.unknown = m.ProtoReflect().GetUnknown()
 		if p.LeaderEpoch < 0 || len(p.Replicas) == 0 {
 			errs = append(errs, fmt.Errorf("leader epoch %d and %d replicas, want 0 or more and at least 1", p.LeaderEpoch, len(p.Replicas)))

@@ -87,7 +87,7 @@ func TestCodecsRoundTrip(t *testing.T) {
 		p := &Partition{
 			PartitionRef: PartitionRef{TopicID: uuid(t, "topic"), Partition: 3}, Leader: rapid.Int32Range(-1, 9).Draw(t, "leader"),
 			LeaderEpoch: rapid.Int32Range(0, 1<<30).Draw(t, "epoch"), LeaderBrokerEpoch: rapid.Int64Range(0, 1<<60).Draw(t, "broker epoch"),
-			Replicas: numbers.Draw(t, "replicas"), ISR: members("isr"), Pending: members("pending"), Adding: numbers.Draw(t, "adding"),
+			Replicas: numbers.Draw(t, "replicas"), ISR: members("isr"), Adding: numbers.Draw(t, "adding"),
 			Removing: numbers.Draw(t, "removing"), Purged: numbers.Draw(t, "purged"), Revision: 42,
 		}
 		check(t, p, opts, encodePartition, func(m *mvccpb.KeyValue) (*Partition, error) { return decodePartition(m, p.PartitionRef) })

@@ -26,6 +26,8 @@ var (
 	ErrSuperseded = errors.New("registration superseded")
 	// ErrNotRegistered: the registration that the broker acted under has lapsed or was replaced. Retriable after registering anew.
 	ErrNotRegistered = errors.New("registration is not alive")
+	// ErrNotEligible: a broker may not lead or be in sync under the registration that was named.
+	ErrNotEligible = errors.New("registration is not eligible")
 	// ErrNotController: the controller key does not name this controller epoch any more.
 	ErrNotController = errors.New("not the controller")
 	// ErrTopicExists: the name is taken.

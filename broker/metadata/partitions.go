@@ -164,7 +164,7 @@ func (c *Client) ConfirmPurged(ctx context.Context, reg *Registration, partition
 // AcceptReplica makes a broker's own log the whole ISR of a partition whose ISR is empty, or is this broker's own.
 func (b Builder) AcceptReplica(reg RegRef, p *Partition, logID ids.LogID) ([]Tx, error) {
 	const op = "accept_replica"
-	if rest := without(p.ISR, reg.BrokerID); len(rest) > 0 || len(p.Pending) > 0 || !p.HasReplica(reg.BrokerID) {
+	if rest := without(p.ISR, reg.BrokerID); len(rest) > 0 || !p.HasReplica(reg.BrokerID) {
 		return nil, invalid("partition", fmt.Sprintf("%s/%d (replicas %d, %d other members)", p.TopicID, p.Partition, p.Replicas, len(rest)),
 			fmt.Sprintf("one with a replica on broker %d and nobody else in sync", reg.BrokerID))
 	}

@@ -73,6 +73,21 @@ const (
 	StorageFenced         StorageState = 4
 )
 
+// String is the state in lower case.
+func (s StorageState) String() string {
+	switch s {
+	case StorageActive:
+		return "active"
+	case StorageDraining:
+		return "draining"
+	case StorageDecommissioned:
+		return "decommissioned"
+	case StorageFenced:
+		return "fenced"
+	}
+	return "unknown"
+}
+
 // MarkKind says what is wrong with a log.
 type MarkKind int32
 
@@ -187,12 +202,12 @@ type Partition struct {
 	LeaderEpoch int32
 	// LeaderBrokerEpoch is the registration that leads. The broker leads under no other.
 	LeaderBrokerEpoch int64
-	// Replicas are broker ids, the preferred leader first.
+	// Replicas are broker ids, the preferred leader first. While the partition is reassigned they are the target, in its order, and behind it
+	// those in Removing.
 	Replicas []int32
 	// ISR are the in-sync replicas; before the first election, the replicas that confirmed an fsynced directory.
 	ISR []Member
-	// Pending members count towards the high watermark, not towards the minimum.
-	Pending          []Member
+	// Adding are replicas that a reassignment brings, Removing those that it takes away once all others are in sync.
 	Adding, Removing []int32
 	// Purged are the replicas that removed their directory, while the topic is deleted.
 	Purged   []int32
@@ -217,7 +232,7 @@ func (p *Partition) HasReplica(broker int32) bool { return slices.Contains(p.Rep
 // Clone returns a copy that the caller may change.
 func (p *Partition) Clone() *Partition {
 	c := *p
-	c.Replicas, c.ISR, c.Pending = slices.Clone(p.Replicas), slices.Clone(p.ISR), slices.Clone(p.Pending)
+	c.Replicas, c.ISR = slices.Clone(p.Replicas), slices.Clone(p.ISR)
 	c.Adding, c.Removing, c.Purged = slices.Clone(p.Adding), slices.Clone(p.Removing), slices.Clone(p.Purged)
 	return &c
 }

@@ -778,10 +778,9 @@ type Partition struct {
 	Replicas []int32 `protobuf:"varint,4,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
 	// Before the first epoch: the replicas that have confirmed an fsynced directory. Later: the in-sync replicas.
 	Isr []*Member `protobuf:"bytes,5,rep,name=isr,proto3" json:"isr,omitempty"`
-	// Members that a change adds and that are not confirmed yet; they count towards the high watermark, not towards the minimum.
-	Pending  []*Member `protobuf:"bytes,6,rep,name=pending,proto3" json:"pending,omitempty"`
-	Adding   []int32   `protobuf:"varint,7,rep,packed,name=adding,proto3" json:"adding,omitempty"`
-	Removing []int32   `protobuf:"varint,8,rep,packed,name=removing,proto3" json:"removing,omitempty"`
+	// While the partition is reassigned: replicas that are new, and replicas that go once all others are in sync. `replicas` has both.
+	Adding   []int32 `protobuf:"varint,7,rep,packed,name=adding,proto3" json:"adding,omitempty"`
+	Removing []int32 `protobuf:"varint,8,rep,packed,name=removing,proto3" json:"removing,omitempty"`
 	// While the topic is deleted: replicas that have removed their directory.
 	Purged        []int32 `protobuf:"varint,9,rep,packed,name=purged,proto3" json:"purged,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -849,13 +848,6 @@ func (x *Partition) GetReplicas() []int32 {
 func (x *Partition) GetIsr() []*Member {
 	if x != nil {
 		return x.Isr
-	}
-	return nil
-}
-
-func (x *Partition) GetPending() []*Member {
-	if x != nil {
-		return x.Pending
 	}
 	return nil
 }
@@ -989,17 +981,16 @@ const file_runnel_metadata_v1_metadata_proto_rawDesc = "" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x1d\n" +
 	"\n" +
 	"storage_id\x18\x02 \x01(\fR\tstorageId\x12\x15\n" +
-	"\x06log_id\x18\x03 \x01(\fR\x05logId\"\xc2\x02\n" +
+	"\x06log_id\x18\x03 \x01(\fR\x05logId\"\x9b\x02\n" +
 	"\tPartition\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\x05R\x06leader\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12.\n" +
 	"\x13leader_broker_epoch\x18\x03 \x01(\x03R\x11leaderBrokerEpoch\x12\x1a\n" +
 	"\breplicas\x18\x04 \x03(\x05R\breplicas\x12,\n" +
-	"\x03isr\x18\x05 \x03(\v2\x1a.runnel.metadata.v1.MemberR\x03isr\x124\n" +
-	"\apending\x18\x06 \x03(\v2\x1a.runnel.metadata.v1.MemberR\apending\x12\x16\n" +
+	"\x03isr\x18\x05 \x03(\v2\x1a.runnel.metadata.v1.MemberR\x03isr\x12\x16\n" +
 	"\x06adding\x18\a \x03(\x05R\x06adding\x12\x1a\n" +
 	"\bremoving\x18\b \x03(\x05R\bremoving\x12\x16\n" +
-	"\x06purged\x18\t \x03(\x05R\x06purged\"!\n" +
+	"\x06purged\x18\t \x03(\x05R\x06purgedJ\x04\b\x06\x10\aR\apending\"!\n" +
 	"\vProducerIds\x12\x12\n" +
 	"\x04next\x18\x01 \x01(\x03R\x04next*\x9f\x01\n" +
 	"\fStorageState\x12\x1d\n" +
@@ -1057,12 +1048,11 @@ var file_runnel_metadata_v1_metadata_proto_depIdxs = []int32{
 	2,  // 4: runnel.metadata.v1.Topic.state:type_name -> runnel.metadata.v1.TopicState
 	13, // 5: runnel.metadata.v1.Topic.config:type_name -> runnel.v1.TopicConfig
 	9,  // 6: runnel.metadata.v1.Partition.isr:type_name -> runnel.metadata.v1.Member
-	9,  // 7: runnel.metadata.v1.Partition.pending:type_name -> runnel.metadata.v1.Member
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_runnel_metadata_v1_metadata_proto_init() }
