@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +19,8 @@ type devFlags struct {
 	dir     string
 	detach  bool
 	brokers int
+	etcd    int
+	isolate bool
 	port    int
 }
 
@@ -25,16 +28,18 @@ func (a *app) devCommand() *cobra.Command {
 	var f devFlags
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a cluster on this machine: etcd and a broker as child processes",
-		Long: "dev starts etcd and a broker as ordinary processes, which you may kill and start again to see what happens.\n" +
+		Short: "Run a cluster on this machine: etcd and brokers as child processes",
+		Long: "dev starts etcd and brokers as ordinary processes, which you may kill and start again to see what happens.\n" +
 			"It stays in the foreground and stops them on Ctrl-C, unless --detach is given. Data is kept between runs.",
-		Example: "  runnel dev --detach\n  runnel dev status\n  runnel dev stop 1 && runnel dev start 1\n  runnel dev stop",
+		Example: "  runnel dev --detach --brokers 3\n  runnel dev status\n  runnel dev stop 1 && runnel dev start 1\n  runnel dev stop",
 		Args:    args(cobra.ExactArgs(0)),
 		RunE:    func(c *cobra.Command, _ []string) error { return a.devRun(c, f) },
 	}
 	cmd.PersistentFlags().StringVar(&f.dir, "data", "", "directory of the cluster; default $XDG_DATA_HOME/runnel/dev or ~/.local/share/runnel/dev")
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "return once the cluster is ready, and leave it running")
-	cmd.Flags().IntVar(&f.brokers, "brokers", 1, "number of brokers; only 1 is available yet")
+	cmd.Flags().IntVar(&f.brokers, "brokers", 1, "number of brokers of a new cluster, 1 to 16")
+	cmd.Flags().IntVar(&f.etcd, "etcd-members", 1, "number of members of etcd in a new cluster: 1, 3 or 5")
+	cmd.Flags().BoolVar(&f.isolate, "isolate", false, "give each process of a new cluster a network namespace, so that its network can be cut (Linux, root)")
 	cmd.Flags().IntVar(&f.port, "port", 7650, "gRPC port of broker 1 in a new cluster; 0 picks free ports")
 	cmd.AddCommand(
 		&cobra.Command{
@@ -58,8 +63,11 @@ func (a *app) devCommand() *cobra.Command {
 }
 
 func (a *app) devRun(c *cobra.Command, f devFlags) error {
-	if f.brokers != 1 {
-		return usagef(c, "--brokers %d: a cluster has one broker until replication exists", f.brokers)
+	if f.brokers < 1 || f.brokers > 16 {
+		return usagef(c, "--brokers %d: want 1 to 16", f.brokers)
+	}
+	if f.etcd != 1 && f.etcd != 3 && f.etcd != 5 {
+		return usagef(c, "--etcd-members %d: want 1, 3 or 5", f.etcd)
 	}
 	if f.port != 0 && (f.port < 1024 || f.port > 65000) {
 		return usagef(c, "--port %d: want 1024 to 65000, or 0 for any free port", f.port)
@@ -68,12 +76,15 @@ func (a *app) devRun(c *cobra.Command, f devFlags) error {
 	if err != nil {
 		return err
 	}
-	opts.Brokers, opts.BasePort, opts.Tied = f.brokers, f.port, !f.detach
+	opts.Brokers, opts.EtcdMembers, opts.Isolated, opts.BasePort, opts.Tied = f.brokers, f.etcd, f.isolate, f.port, !f.detach
 	cluster, err := devcluster.Start(c.Context(), opts)
 	if err != nil {
 		return devAdvice(err)
 	}
-	fmt.Fprintf(a.Err, "cluster ready: %s\ndata and logs: %s\n", cluster.Addresses()[0], cluster.Dir())
+	if c.Flags().Changed("brokers") && len(cluster.Brokers()) != f.brokers {
+		fmt.Fprintf(a.Err, "the cluster was made with %d brokers, and keeps them; for another number: runnel dev --data OTHER-DIRECTORY\n", len(cluster.Brokers()))
+	}
+	fmt.Fprintf(a.Err, "cluster ready: %s\ndata and logs: %s\n", strings.Join(cluster.Addresses(), ","), cluster.Dir())
 	if f.detach {
 		fmt.Fprintln(a.Err, "stop it with: runnel dev stop")
 		return nil
@@ -163,8 +174,8 @@ func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {
 // startOne says what a broker waits for when etcd is stopped.
 func (a *app) startOne(ctx context.Context, c *devcluster.Cluster, name string) error {
 	for _, p := range c.Processes {
-		if p.Name == "etcd" && name != p.Name && !p.Alive() {
-			fmt.Fprintln(a.Err, "etcd is stopped, and a broker that starts waits for it: runnel dev start etcd")
+		if p.IsEtcd() && !strings.HasPrefix(name, devcluster.EtcdName) && !p.Alive() {
+			fmt.Fprintf(a.Err, "%[1]s is stopped, and a broker that starts waits for etcd: runnel dev start %[1]s\n", p.Name)
 		}
 	}
 	return c.StartProcess(ctx, name)

@@ -1,15 +1,18 @@
-// Package devcluster runs a cluster on one machine as ordinary processes: one etcd and some brokers, each a child that may be
-// killed and started again. It is what `runnel dev`, the quickstart and the crash tests stand on.
+// Package devcluster runs a cluster on one machine as ordinary processes: etcd and some brokers, each a child that may be killed, paused
+// and started again. It is what `runnel dev`, the quickstart, and the tests with real processes stand on.
 //
 // Everything is in one directory:
 //
 //	dev.json          which processes there are, their ports, and the pids last seen
 //	dev.lock          held while a command changes processes
-//	etcd/  etcd.log   etcd's data and output
+//	etcd/  etcd.log   etcd's data and output (etcd-1 … of several members)
 //	broker-N/ .yaml .log
 //
 // A process is known by pid and start time, so that a recycled pid is never signalled. Nothing here survives in memory: every
 // command reads dev.json again.
+//
+// With Options.Isolated each process has a network namespace and an address of its own, on a bridge that the cluster makes and removes,
+// so that the network between chosen processes can be cut (network.go).
 package devcluster
 
 import (
@@ -18,15 +21,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
-// EtcdName is the name of the etcd process; brokers are "1", "2", ….
+// EtcdName is the name of the etcd process, or of all of them together when there are several: those are "etcd-1", "etcd-2", ….
+// Brokers are "1", "2", ….
 const EtcdName = "etcd"
 
 const (
@@ -46,7 +52,7 @@ var ErrUnknownProcess = errors.New("no such process")
 
 // Process is one child as dev.json records it.
 type Process struct {
-	// Name is "etcd" or a broker id.
+	// Name is "etcd", "etcd-N" or a broker id.
 	Name string `json:"name"`
 	// Address is host:port of the client endpoint; HTTP that of a broker's operational endpoint, Peer that of etcd's peer endpoint.
 	Address string `json:"address"`
@@ -57,7 +63,12 @@ type Process struct {
 	Started uint64 `json:"started"`
 	// Env is added to the child's environment.
 	Env []string `json:"env,omitempty"`
+	// Namespace is the network namespace that the process runs in, empty for that of its parent.
+	Namespace string `json:"namespace,omitempty"`
 }
+
+// IsEtcd tells etcd's members from brokers.
+func (p Process) IsEtcd() bool { return strings.HasPrefix(p.Name, EtcdName) }
 
 // Alive says whether that very process still runs.
 func (p Process) Alive() bool {
@@ -75,6 +86,8 @@ type Cluster struct {
 	executable string
 	tied       bool
 	Processes  []Process `json:"processes"`
+	// Network is set when processes have namespaces of their own.
+	Network *Network `json:"network,omitempty"`
 }
 
 // Options says what to create.
@@ -83,8 +96,12 @@ type Options struct {
 	Dir string
 	// Executable is the runnel binary that the children run.
 	Executable string
-	// Brokers is how many brokers there are, 1 to 16. An existing cluster keeps its number when 0.
+	// Brokers is how many brokers there are, 1 to 16. An existing cluster keeps its number.
 	Brokers int
+	// EtcdMembers is how many members etcd has, 1, 3 or 5; 0: one. An existing cluster keeps its number.
+	EtcdMembers int
+	// Isolated gives each process a network namespace of its own. Linux, root and iproute2 are needed.
+	Isolated bool
 	// BasePort is the first broker's gRPC port; the others follow from it. 0 picks free ports.
 	BasePort int
 	// BrokerEnv is added to the brokers' environment.
@@ -99,6 +116,9 @@ type Options struct {
 func (o Options) Validate() error {
 	if o.Brokers < 0 || o.Brokers > 16 {
 		return fmt.Errorf("brokers %d: want 1 to 16", o.Brokers)
+	}
+	if o.EtcdMembers != 0 && o.EtcdMembers != 1 && o.EtcdMembers != 3 && o.EtcdMembers != 5 {
+		return fmt.Errorf("etcd members %d: want 1, 3 or 5", o.EtcdMembers)
 	}
 	if o.BasePort != 0 && (o.BasePort < 1024 || o.BasePort > 65000) {
 		return fmt.Errorf("port %d: want 1024 to 65000, or 0 for any free port", o.BasePort)
@@ -139,18 +159,19 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c.tied = o.Tied
-	var started []string
+	started := 0
 	err = c.locked(func() error {
-		for _, p := range c.Processes {
-			if p.Alive() {
-				continue
-			}
-			if err := c.launch(ctx, p.Name); err != nil {
+		if err := c.Network.up(); err != nil {
+			return err
+		}
+		for _, group := range c.groups() {
+			n, err := c.launchAll(ctx, group)
+			started += n
+			if err != nil {
 				return err
 			}
-			started = append(started, p.Name)
 		}
-		if len(started) == 0 {
+		if started == 0 {
 			return fmt.Errorf("%s: %w", o.Dir, ErrRunning)
 		}
 		return nil
@@ -161,23 +182,63 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, err
 }
 
+// groups are the processes in the order in which they start: those of one group depend on each other.
+func (c *Cluster) groups() [][]string {
+	var etcd, brokers []string
+	for _, p := range c.Processes {
+		if p.IsEtcd() {
+			etcd = append(etcd, p.Name)
+		} else {
+			brokers = append(brokers, p.Name)
+		}
+	}
+	return [][]string{etcd, brokers}
+}
+
 func create(o Options) (*Cluster, error) {
 	c := &Cluster{dir: o.Dir, executable: o.Executable}
-	ports, err := choosePorts(o.BasePort, 2+2*max(o.Brokers, 1))
+	members, brokers := max(o.EtcdMembers, 1), max(o.Brokers, 1)
+	if o.Isolated {
+		network, err := newNetwork()
+		if err != nil {
+			return nil, err
+		}
+		c.Network = network
+	}
+	ports, err := choosePorts(o.BasePort, members, brokers)
 	if err != nil {
 		return nil, err
 	}
-	addr := func(i int) string { return "127.0.0.1:" + strconv.Itoa(ports[i]) }
-	c.Processes = []Process{{Name: EtcdName, Address: addr(0), Peer: addr(1)}}
-	for n := 1; n <= max(o.Brokers, 1); n++ {
-		p := Process{Name: strconv.Itoa(n), Address: addr(2 * n), HTTP: addr(2*n + 1), Env: o.BrokerEnv}
-		c.Processes = append(c.Processes, p)
-		if err := c.writeBrokerConfig(n, p, o.BrokerConfig); err != nil {
+	for n := range members {
+		name := EtcdName
+		if members > 1 {
+			name += "-" + strconv.Itoa(n+1)
+		}
+		host, namespace := c.Network.place(name)
+		c.Processes = append(c.Processes, Process{
+			Name: name, Address: join(host, ports[2*n]), Peer: join(host, ports[2*n+1]), Namespace: namespace,
+		})
+	}
+	for n := range brokers {
+		name := strconv.Itoa(n + 1)
+		host, namespace := c.Network.place(name)
+		i := 2 * (members + n)
+		c.Processes = append(c.Processes, Process{
+			Name: name, Address: join(host, ports[i]), HTTP: join(host, ports[i+1]), Env: o.BrokerEnv, Namespace: namespace,
+		})
+	}
+	for _, p := range c.Processes {
+		if p.IsEtcd() {
+			continue
+		}
+		if err := c.writeBrokerConfig(p, o.BrokerConfig); err != nil {
 			return nil, err
 		}
 	}
 	return c, c.save()
 }
+
+func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // Dir is the directory of the cluster.
 func (c *Cluster) Dir() string { return c.dir }
@@ -186,17 +247,23 @@ func (c *Cluster) Dir() string { return c.dir }
 func (c *Cluster) Addresses() []string {
 	var out []string
 	for _, p := range c.Processes {
-		if p.Name != EtcdName {
+		if !p.IsEtcd() {
 			out = append(out, p.Address)
 		}
 	}
 	return out
 }
 
+// Brokers are the names of the brokers.
+func (c *Cluster) Brokers() []string { return c.groups()[1] }
+
+// Etcd are the names of etcd's members.
+func (c *Cluster) Etcd() []string { return c.groups()[0] }
+
 // DataDir is where the named process keeps its data.
 func (c *Cluster) DataDir(name string) string {
-	if name == EtcdName {
-		return filepath.Join(c.dir, EtcdName)
+	if (Process{Name: name}).IsEtcd() {
+		return filepath.Join(c.dir, name)
 	}
 	return filepath.Join(c.dir, "broker-"+name)
 }
@@ -204,8 +271,23 @@ func (c *Cluster) DataDir(name string) string {
 // LogFile is where the named process's output goes.
 func (c *Cluster) LogFile(name string) string { return c.DataDir(name) + ".log" }
 
-// StartProcess starts one process and waits until it is ready. ErrRunning when it runs.
+// StartProcess starts one process, or with EtcdName all of etcd's members, and waits until it is ready. ErrRunning when it runs.
 func (c *Cluster) StartProcess(ctx context.Context, name string) error {
+	return c.locked(func() error {
+		names, err := c.named(name)
+		if err != nil {
+			return err
+		}
+		n, err := c.launchAll(ctx, names)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("%s: %w", name, ErrRunning)
+		}
+		return err
+	})
+}
+
+// SpawnProcess starts one process and does not wait until it is ready, which it may not become: AwaitProcess does. ErrRunning when it runs.
+func (c *Cluster) SpawnProcess(name string) error {
 	return c.locked(func() error {
 		p, err := c.process(name)
 		if err != nil {
@@ -214,27 +296,67 @@ func (c *Cluster) StartProcess(ctx context.Context, name string) error {
 		if p.Alive() {
 			return fmt.Errorf("%s: %w", name, ErrRunning)
 		}
-		return c.launch(ctx, name)
+		_, err = c.record(p)
+		return err
 	})
 }
 
-// StopProcess ends one process with SIGTERM and waits until it is gone; after 40 s, or when ctx ends, with SIGKILL.
+// AwaitProcess waits until a process is ready.
+func (c *Cluster) AwaitProcess(ctx context.Context, name string) error {
+	p, err := c.process(name)
+	if err != nil {
+		return err
+	}
+	return waitReady(ctx, p.readyURL(), nil)
+}
+
+// StopProcess ends one process, or with EtcdName all of etcd's members, with SIGTERM and waits until it is gone; after 40 s, or when ctx
+// ends, with SIGKILL.
 func (c *Cluster) StopProcess(ctx context.Context, name string) error {
-	return c.locked(func() error { return c.terminate(ctx, name) })
+	return c.locked(func() error {
+		names, err := c.named(name)
+		for _, name := range names {
+			err = errors.Join(err, c.terminate(ctx, name))
+		}
+		return err
+	})
 }
 
 // Kill ends one process with SIGKILL and waits until it is gone.
 func (c *Cluster) Kill(ctx context.Context, name string) error {
+	return c.signal(name, syscall.SIGKILL, func(p Process) error { return waitGone(ctx, p) })
+}
+
+// Pause stops one process where it is (SIGSTOP); Resume lets it go on.
+func (c *Cluster) Pause(name string) error { return c.signal(name, syscall.SIGSTOP, nil) }
+
+// Resume lets a paused process go on.
+func (c *Cluster) Resume(name string) error { return c.signal(name, syscall.SIGCONT, nil) }
+
+// signal does nothing to a process that does not run.
+func (c *Cluster) signal(name string, sig syscall.Signal, then func(Process) error) error {
 	return c.locked(func() error {
 		p, err := c.process(name)
 		if err != nil || !p.Alive() {
 			return err
 		}
-		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("kill %s: %w", name, err)
+		if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal %v to %s: %w", sig, name, err)
 		}
-		return waitGone(ctx, *p)
+		if then == nil {
+			return nil
+		}
+		return then(*p)
 	})
+}
+
+// named returns the process of that name, or all of etcd's members.
+func (c *Cluster) named(name string) ([]string, error) {
+	if members := c.Etcd(); name == EtcdName && len(members) > 0 {
+		return members, nil
+	}
+	_, err := c.process(name)
+	return []string{name}, err
 }
 
 // Stop ends the brokers, then etcd.
@@ -244,6 +366,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		for _, p := range slices.Backward(c.Processes) {
 			errs = append(errs, c.terminate(ctx, p.Name))
 		}
+		errs = append(errs, c.Network.down())
 		return errors.Join(errs...)
 	})
 }
@@ -254,7 +377,7 @@ func (c *Cluster) process(name string) (*Process, error) {
 			return &c.Processes[i], nil
 		}
 	}
-	return nil, fmt.Errorf("%q: %w (there are %s and brokers 1 to %d)", name, ErrUnknownProcess, EtcdName, len(c.Processes)-1)
+	return nil, fmt.Errorf("%q: %w (there are %s and brokers 1 to %d)", name, ErrUnknownProcess, strings.Join(c.Etcd(), ", "), len(c.Brokers()))
 }
 
 // locked runs f while no other command changes this cluster, on freshly read state.
@@ -271,7 +394,7 @@ func (c *Cluster) locked(f func() error) error {
 	if err != nil {
 		return err
 	}
-	c.Processes = fresh.Processes
+	c.Processes, c.Network = fresh.Processes, fresh.Network
 	return f()
 }
 

@@ -16,34 +16,59 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// launch starts a process, records it, and waits until it answers. The lock is held.
-func (c *Cluster) launch(ctx context.Context, name string) error {
-	p, err := c.process(name)
-	if err != nil {
-		return err
+// launchAll starts those of the named processes that do not run, and waits until all of them answer. The lock is held.
+func (c *Cluster) launchAll(ctx context.Context, names []string) (started int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var g errgroup.Group
+	for _, name := range names {
+		p, err := c.process(name)
+		if err != nil {
+			return started, err
+		}
+		if p.Alive() {
+			continue
+		}
+		exited, err := c.record(p)
+		if err != nil {
+			return started, errors.Join(err, g.Wait())
+		}
+		started++
+		url := p.readyURL()
+		g.Go(func() error {
+			if err := waitReady(ctx, url, exited); err != nil {
+				return fmt.Errorf("start %s: %w; its output ends:\n%s", name, err, tail(c.LogFile(name), 2048))
+			}
+			return nil
+		})
 	}
+	return started, g.Wait()
+}
+
+// record starts a process and writes down which one it is. The channel is closed when it has ended.
+func (c *Cluster) record(p *Process) (<-chan struct{}, error) {
 	cmd, exited, err := c.spawn(p)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return nil, fmt.Errorf("start %s: %w", p.Name, err)
 	}
 	started, _ := processStart(cmd.Process.Pid)
 	p.PID, p.Started = cmd.Process.Pid, started
 	if err := c.save(); err != nil {
 		_ = cmd.Process.Kill()
-		return err
+		return nil, err
 	}
-	url := "http://" + p.HTTP + "/readyz"
-	if name == EtcdName {
-		url = "http://" + p.Address + "/health"
+	return exited, nil
+}
+
+func (p Process) readyURL() string {
+	if p.IsEtcd() {
+		return "http://" + p.Address + "/health"
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := waitReady(ctx, url, exited); err != nil {
-		return fmt.Errorf("start %s: %w; its output ends:\n%s", name, err, tail(c.LogFile(name), 2048))
-	}
-	return nil
+	return "http://" + p.HTTP + "/readyz"
 }
 
 // spawn starts the child in a process group of its own, so that a Ctrl-C in the terminal reaches only the parent, which then stops
@@ -54,11 +79,15 @@ func (c *Cluster) spawn(p *Process) (*exec.Cmd, <-chan struct{}, error) {
 		return nil, nil, err
 	}
 	defer func() { _ = logFile.Close() }()
-	args := []string{"broker", "--config", filepath.Join(c.dir, "broker-"+p.Name+".yaml")}
-	if p.Name == EtcdName {
-		args = []string{"etcd", "serve", "--data-dir", c.DataDir(EtcdName), "--client-url", "http://" + p.Address, "--peer-url", "http://" + p.Peer}
+	args := []string{c.executable, "broker", "--config", filepath.Join(c.dir, "broker-"+p.Name+".yaml")}
+	if p.IsEtcd() {
+		args = []string{
+			c.executable, "etcd", "serve", "--name", p.Name, "--data-dir", c.DataDir(p.Name), "--client-url", "http://" + p.Address,
+			"--peer-url", "http://" + p.Peer, "--initial-cluster", c.initialCluster(),
+		}
 	}
-	cmd := exec.Command(c.executable, args...)
+	args = inNamespace(p.Namespace, args)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Env = append(os.Environ(), p.Env...)
 	cmd.SysProcAttr = childAttributes(c.tied)
@@ -76,13 +105,25 @@ func (c *Cluster) spawn(p *Process) (*exec.Cmd, <-chan struct{}, error) {
 	return cmd, exited, <-begun
 }
 
+func (c *Cluster) initialCluster() string {
+	var members []string
+	for _, p := range c.Processes {
+		if p.IsEtcd() {
+			members = append(members, p.Name+"=http://"+p.Peer)
+		}
+	}
+	return strings.Join(members, ",")
+}
+
 func (c *Cluster) terminate(ctx context.Context, name string) error {
 	p, err := c.process(name)
 	if err != nil || !p.Alive() {
 		return err
 	}
-	if err := syscall.Kill(p.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("stop %s: %w", name, err)
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} { // one that is paused hears nothing before it goes on
+		if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop %s: %w", name, err)
+		}
 	}
 	polite, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -163,14 +204,16 @@ func processStart(pid int) (ticks uint64, running bool) {
 	return ticks, err == nil
 }
 
-// choosePorts returns n ports: etcd's two, then two per broker. With a base, broker i has base+10i and the next, etcd the two below base.
-func choosePorts(base, n int) ([]int, error) {
-	ports := make([]int, n)
+// choosePorts returns two ports for each member of etcd, then two for each broker. With a base, broker i has base+10i and the next, and etcd's
+// members the ones below base, downwards.
+func choosePorts(base, members, brokers int) ([]int, error) {
+	ports := make([]int, 2*(members+brokers))
 	if base != 0 {
-		ports[0], ports[1] = base-2, base-1
-		for i := 2; i < n; i += 2 {
-			ports[i] = base + 5*(i-2)
-			ports[i+1] = ports[i] + 1
+		for i := range members {
+			ports[2*i], ports[2*i+1] = base-2*i-2, base-2*i-1
+		}
+		for i := range brokers {
+			ports[2*(members+i)], ports[2*(members+i)+1] = base+10*i, base+10*i+1
 		}
 		return ports, nil
 	}
@@ -204,11 +247,17 @@ func listenBelowEphemeral() (l net.Listener, err error) {
 	return nil, fmt.Errorf("no free port between %d and %d: %w", low, high, err)
 }
 
-func (c *Cluster) writeBrokerConfig(id int, p Process, extra string) error {
-	text := fmt.Sprintf(`brokerID: %d
+func (c *Cluster) writeBrokerConfig(p Process, extra string) error {
+	var etcd []string
+	for _, m := range c.Processes {
+		if m.IsEtcd() {
+			etcd = append(etcd, strconv.Quote("http://"+m.Address))
+		}
+	}
+	text := fmt.Sprintf(`brokerID: %s
 cluster: dev
 etcd:
-  endpoints: ["http://%s"]
+  endpoints: [%s]
 storage:
   dataDir: %q
 listeners:
@@ -219,7 +268,7 @@ http:
   address: %q
 log:
   format: text
-%s`, id, c.Processes[0].Address, c.DataDir(p.Name), p.Address, p.Address, p.HTTP, extra)
+%s`, p.Name, strings.Join(etcd, ", "), c.DataDir(p.Name), p.Address, p.Address, p.HTTP, extra)
 	return os.WriteFile(filepath.Join(c.dir, "broker-"+p.Name+".yaml"), []byte(text), 0o600)
 }
 
