@@ -88,7 +88,7 @@ func (c *Controller) step(ctx context.Context, s *metadata.State) (acted bool, e
 		c.lg.Info("controlling", "controller_epoch", now.Epoch, "broker_epoch", epoch)
 	}
 	c.metrics.active.Set(1)
-	plan := Decide(s, c.defaults)
+	plan := Decide(s, c.defaults, Input{Self: c.reg.BrokerID()})
 	if plan.Empty() {
 		return false, nil
 	}

@@ -11,7 +11,7 @@ import (
 
 // Plan is everything that one State asks for, in the order in which it is carried out.
 type Plan struct {
-	// Update are partitions with a new leader, none, or fewer members; leader moves come first.
+	// Update are partitions with a new leader, none, or fewer members, or whose reassignment has arrived. Elections come first.
 	Update []*metadata.Partition
 	// Clear are damaged logs to take out of their ISRs.
 	Clear []Damage
@@ -25,6 +25,10 @@ type Plan struct {
 	Purge []Work
 	// Forget are deleted topics without partitions.
 	Forget []*metadata.Topic
+	// Reassign are partitions that begin to move: off brokers that are drained, or to another number of replicas.
+	Reassign []*metadata.Partition
+	// Moves are leaders that move for balance. Nobody waits for them.
+	Moves []*metadata.Partition
 }
 
 // Damage is a storage with marked logs.
@@ -44,34 +48,38 @@ type Work struct {
 
 // Empty reports whether there is nothing to do.
 func (plan *Plan) Empty() bool {
-	return len(plan.Update)+len(plan.Clear)+len(plan.Eligible)+len(plan.Create)+len(plan.Finish)+len(plan.Purge)+len(plan.Forget) == 0
+	return len(plan.Update)+len(plan.Clear)+len(plan.Eligible)+len(plan.Create)+len(plan.Finish)+len(plan.Purge)+len(plan.Forget)+
+		len(plan.Reassign)+len(plan.Moves) == 0
 }
 
-// Decide is the controller's whole policy as a function of what it sees. defaults are the cluster-wide topic settings.
-func Decide(s *metadata.State, defaults *runnelv1.TopicConfig) Plan {
+// Decide is the controller's whole policy as a function of what it sees. defaults are the cluster-wide topic settings. What is urgent comes
+// alone: replicas and leaders that merely could be elsewhere are left until everybody has a leader.
+func Decide(s *metadata.State, defaults *runnelv1.TopicConfig, in Input) Plan {
 	var plan Plan
-	placer := newPlacer(s)
+	placer := newPlacer(s, &in)
 	tainted := map[int32]bool{}
 	for _, topic := range s.Topics() {
 		if topic.State == metadata.TopicDeleting {
 			plan.bury(s, topic)
 			continue
 		}
-		minISR := int(topicconfig.Effective(topic.Config, defaults, topic.Replicas).GetMinInSyncReplicas())
+		minimum := newMinimum(topic, defaults)
 		for _, p := range s.Partitions(topic.ID) {
 			if p == nil {
 				continue
 			}
-			for _, m := range slices.Concat(p.ISR, p.Pending) {
-				tainted[m.BrokerID] = tainted[m.BrokerID] || replaced(s, m)
+			for _, m := range p.ISR {
+				if replaced(s, m) {
+					tainted[m.BrokerID] = true
+				}
 			}
-			if next := Next(s, p, minISR); next != nil {
+			if next := Next(s, p, minimum.of(p), in); next != nil {
 				plan.Update = append(plan.Update, next)
 			}
 		}
 		plan.grow(s, topic, placer)
 	}
-	slices.SortStableFunc(plan.Update, func(a, b *metadata.Partition) int { return cmp.Compare(urgency(a), urgency(b)) })
+	slices.SortStableFunc(plan.Update, func(a, b *metadata.Partition) int { return cmp.Compare(urgency(s, a), urgency(s, b)) })
 	for _, st := range s.Storages() {
 		if d := damage(s, st); len(d.Partitions)+len(d.Stale) > 0 {
 			plan.Clear = append(plan.Clear, d)
@@ -82,15 +90,49 @@ func Decide(s *metadata.State, defaults *runnelv1.TopicConfig) Plan {
 			plan.Eligible = append(plan.Eligible, st)
 		}
 	}
+	if len(plan.Update)+len(plan.Clear)+len(plan.Eligible) > 0 {
+		return plan
+	}
+	plan.Reassign = relocate(s, placer, &in)
+	if in.Balance && len(plan.Reassign) == 0 {
+		plan.Moves = Balance(s, in)
+	}
 	return plan
 }
 
 // urgency: partitions that get a leader first.
-func urgency(p *metadata.Partition) int {
-	if p.Leader != metadata.NoLeader {
+func urgency(s *metadata.State, next *metadata.Partition) int {
+	if p, ok := s.Partition(next.TopicID, next.Partition); ok && next.Leader != metadata.NoLeader && next.LeaderEpoch != p.LeaderEpoch {
 		return 0
 	}
 	return 1
+}
+
+// MinISR is the minimum of in-sync replicas that applies to a partition now. While replicas are being added, a minimum that the topic leaves to
+// the default goes by the number there was: growing from one replica to three must not refuse produce until the new ones have caught up.
+func MinISR(topic *metadata.Topic, p *metadata.Partition, defaults *runnelv1.TopicConfig) int {
+	return newMinimum(topic, defaults).of(p)
+}
+
+// minimum remembers the answers for one topic.
+type minimum struct {
+	topic    *metadata.Topic
+	defaults *runnelv1.TopicConfig
+	known    map[int32]int
+}
+
+func newMinimum(topic *metadata.Topic, defaults *runnelv1.TopicConfig) *minimum {
+	return &minimum{topic: topic, defaults: defaults, known: map[int32]int{}}
+}
+
+func (m *minimum) of(p *metadata.Partition) int {
+	replicas := min(m.topic.Replicas, int32(len(p.Replicas)-len(p.Adding)))
+	if n, ok := m.known[replicas]; ok {
+		return n
+	}
+	n := int(topicconfig.Effective(m.topic.Config, m.defaults, replicas).GetMinInSyncReplicas())
+	m.known[replicas] = n
+	return n
 }
 
 // eligible returns the registry entry that makes a registration eligible, or nil when it is already, or must not be.
@@ -99,13 +141,16 @@ func eligible(s *metadata.State, b *metadata.Broker) *metadata.Storage {
 	switch {
 	case !known:
 		return &metadata.Storage{BrokerID: b.ID, StorageID: b.StorageID, EligibleEpoch: b.Epoch, State: metadata.StorageActive}
-	case st.State == metadata.StorageFenced || st.State == metadata.StorageDecommissioned:
+	case st.State == metadata.StorageFenced || st.State == metadata.StorageDecommissioned && st.StorageID == b.StorageID:
 		return nil
 	case st.EligibleEpoch == b.Epoch && st.StorageID == b.StorageID:
 		return nil
 	}
 	next := *st
 	next.EligibleEpoch = b.Epoch
+	if st.State == metadata.StorageDecommissioned {
+		next.State = metadata.StorageActive // an id that is used again, with an empty disk
+	}
 	if st.StorageID != b.StorageID {
 		// The marks are of logs of the storage that is gone; no ISR names it any more.
 		next.StorageID, next.Marks = b.StorageID, nil
@@ -190,48 +235,5 @@ func (plan *Plan) grow(s *metadata.State, topic *metadata.Topic, placer *placer)
 	}
 	if placer.place(work.Partitions, int(topic.Replicas)) {
 		plan.Create = append(plan.Create, work)
-	}
-}
-
-// placer counts the load when the first topic needs it, which is rare.
-type placer struct {
-	s       *metadata.State
-	brokers []int32
-	load    Load
-}
-
-func newPlacer(s *metadata.State) *placer { return &placer{s: s} }
-
-func (pl *placer) place(partitions []*metadata.Partition, replicas int) bool {
-	if pl.brokers == nil {
-		pl.count()
-	}
-	if replicas > len(pl.brokers) {
-		return false
-	}
-	for i, replicas := range Place(pl.brokers, pl.load, len(partitions), replicas) {
-		partitions[i].Replicas = replicas
-	}
-	return true
-}
-
-func (pl *placer) count() {
-	pl.load = Load{Leaders: map[int32]int{}, Replicas: map[int32]int{}}
-	for _, b := range pl.s.Brokers() {
-		if st, ok := pl.s.Storage(b.ID); ok && pl.s.Eligible(b.ID) && st.State == metadata.StorageActive {
-			pl.brokers = append(pl.brokers, b.ID)
-		}
-	}
-	for _, topic := range pl.s.Topics() {
-		for _, p := range pl.s.Partitions(topic.ID) {
-			if p == nil || topic.State == metadata.TopicDeleting {
-				continue
-			}
-			// The preferred leader counts: a leader that is elsewhere for the moment goes back.
-			pl.load.Leaders[p.Replicas[0]]++
-			for _, id := range p.Replicas {
-				pl.load.Replicas[id]++
-			}
-		}
 	}
 }

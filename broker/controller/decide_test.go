@@ -80,8 +80,8 @@ func TestNext(t *testing.T) {
 			[]*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)},
 			want{2, 6, 20, []int32{1, 2}},
 		},
-		"the leader is gone": {
-			pair(), []*metadata.Broker{alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)}, want{2, 6, 20, []int32{1, 2}},
+		"the leader is gone: another one leads, and the ISR is down to the minimum in the same record": {
+			pair(), []*metadata.Broker{alive(2, 20, disk2)}, []*metadata.Storage{stored(1, 10, disk1), stored(2, 20, disk2)}, want{2, 6, 20, []int32{2}},
 		},
 		"the leader is gone and nobody can follow: a lapsed lease alone ends nothing": {
 			single(), nil, []*metadata.Storage{stored(1, 10, disk1)}, unchanged,
@@ -144,7 +144,7 @@ func TestNext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := metadata.NewState(metadata.Contents{Brokers: tc.brokers, Storages: tc.storages})
 			before := tc.p.Clone()
-			next := Next(s, tc.p, 1)
+			next := Next(s, tc.p, 1, Input{})
 			if !slices.Equal(before.ISR, tc.p.ISR) || before.LeaderEpoch != tc.p.LeaderEpoch {
 				t.Error("the argument was changed")
 			}
@@ -161,7 +161,7 @@ func TestNext(t *testing.T) {
 			if got.leader != tc.want.leader || got.epoch != tc.want.epoch || got.brokerEpoch != tc.want.brokerEpoch || !slices.Equal(got.isr, tc.want.isr) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
-			if Next(s, next, 1) != nil {
+			if Next(s, next, 1, Input{}) != nil {
 				t.Error("a decision that was carried out asks for more")
 			}
 		})
@@ -185,17 +185,17 @@ func TestDecideEligibilityWaitsForRemovals(t *testing.T) {
 		Brokers: []*metadata.Broker{alive(1, 11, disk3)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
 		Topics: []*metadata.Topic{topic(metadata.TopicActive, 1, 1)}, Partitions: []*metadata.Partition{single()},
 	}
-	plan := Decide(metadata.NewState(c), nil)
+	plan := Decide(metadata.NewState(c), nil, Input{})
 	if len(plan.Update) != 1 || len(plan.Eligible) != 0 {
 		t.Fatalf("plan %+v", plan)
 	}
 	c.Partitions = plan.Update
-	plan = Decide(metadata.NewState(c), nil)
+	plan = Decide(metadata.NewState(c), nil, Input{})
 	if len(plan.Update) != 0 || len(plan.Eligible) != 1 || plan.Eligible[0].StorageID != disk3 || plan.Eligible[0].EligibleEpoch != 11 {
 		t.Fatalf("plan %+v", plan)
 	}
 	c.Storages = plan.Eligible
-	if plan = Decide(metadata.NewState(c), nil); !plan.Empty() {
+	if plan = Decide(metadata.NewState(c), nil, Input{}); !plan.Empty() {
 		t.Errorf("plan %+v: a disk that was lost leads nothing", plan)
 	}
 }
@@ -206,7 +206,7 @@ func TestDecideTopics(t *testing.T) {
 		Topics: []*metadata.Topic{topic(metadata.TopicCreating, 3, 0)},
 	}
 	c.Partitions = []*metadata.Partition{changed(single(), func(p *metadata.Partition) { p.Partition = 1 })}
-	plan := Decide(metadata.NewState(c), nil)
+	plan := Decide(metadata.NewState(c), nil, Input{})
 	if len(plan.Create) != 1 || len(plan.Create[0].Partitions) != 2 || len(plan.Finish) != 0 {
 		t.Fatalf("plan %+v", plan)
 	}
@@ -216,22 +216,22 @@ func TestDecideTopics(t *testing.T) {
 		}
 	}
 	c.Partitions = append(c.Partitions, plan.Create[0].Partitions...)
-	plan = Decide(metadata.NewState(c), nil)
+	plan = Decide(metadata.NewState(c), nil, Input{})
 	if len(plan.Create) != 0 || len(plan.Finish) != 1 {
 		t.Fatalf("plan %+v", plan)
 	}
 
 	c.Topics = []*metadata.Topic{topic(metadata.TopicDeleting, 3, 3)}
-	if plan = Decide(metadata.NewState(c), nil); !plan.Empty() {
+	if plan = Decide(metadata.NewState(c), nil, Input{}); !plan.Empty() {
 		t.Errorf("nobody has purged anything: %+v", plan)
 	}
 	c.Partitions[0].Purged = []int32{1}
-	plan = Decide(metadata.NewState(c), nil)
+	plan = Decide(metadata.NewState(c), nil, Input{})
 	if len(plan.Purge) != 1 || len(plan.Purge[0].Partitions) != 1 || len(plan.Forget) != 0 {
 		t.Fatalf("plan %+v", plan)
 	}
 	c.Partitions = nil
-	if plan = Decide(metadata.NewState(c), nil); len(plan.Forget) != 1 {
+	if plan = Decide(metadata.NewState(c), nil, Input{}); len(plan.Forget) != 1 {
 		t.Errorf("plan %+v", plan)
 	}
 }
@@ -243,7 +243,7 @@ func TestDecideWaitsForBrokers(t *testing.T) {
 		Brokers: []*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
 		Topics: []*metadata.Topic{want},
 	})
-	if plan := Decide(s, nil); len(plan.Create) != 0 || len(plan.Eligible) != 1 {
+	if plan := Decide(s, nil, Input{}); len(plan.Create) != 0 || len(plan.Eligible) != 1 {
 		t.Errorf("plan %+v", plan)
 	}
 }
@@ -257,7 +257,7 @@ func TestDecideDamage(t *testing.T) {
 		Brokers: []*metadata.Broker{alive(1, 10, disk1)}, Storages: []*metadata.Storage{st},
 		Topics: []*metadata.Topic{topic(metadata.TopicActive, 1, 1)}, Partitions: []*metadata.Partition{single()},
 	})
-	plan := Decide(s, nil)
+	plan := Decide(s, nil, Input{})
 	if len(plan.Clear) != 1 || !slices.Equal(plan.Clear[0].Stale, []metadata.PartitionRef{gone}) || len(plan.Clear[0].Partitions) != 1 {
 		t.Fatalf("plan %+v", plan)
 	}

@@ -1,26 +1,54 @@
 package controller
 
 import (
+	"cmp"
 	"slices"
 
 	"runnel.dev/runnel/broker/metadata"
 )
 
-// Next returns what a partition's record has to become, or nil when it is right as it is. minISR is the topic's effective
-// min_in_sync_replicas, which only the first election waits for.
-func Next(s *metadata.State, p *metadata.Partition, minISR int) *metadata.Partition {
-	next := p.Clone()
-	backed := func(m metadata.Member) bool { return !replaced(s, m) }
-	next.ISR = keep(next.ISR, backed)
-	next.Pending = keep(next.Pending, backed)
-	changed := len(next.ISR) != len(p.ISR) || len(next.Pending) != len(p.Pending)
-	if elect(s, next, minISR) {
-		changed = true
+// Next returns what a partition's record has to become, or nil when it is right as it is. minISR is the partition's effective
+// minimum of in-sync replicas (MinISR): the first election waits for so many, and removals leave at least so many.
+//
+// One record holds all that is decided about a partition: members whose storage is lost are out, then somebody leads, then a reassignment that
+// has arrived is finished, then dead members are out as far as the minimum allows.
+func Next(s *metadata.State, p *metadata.Partition, minISR int, in Input) *metadata.Partition {
+	if settled(s, p, &in) {
+		return nil
 	}
-	if !changed {
+	next := p.Clone()
+	next.ISR = keep(next.ISR, func(m metadata.Member) bool { return !replaced(s, m) })
+	lost := len(next.ISR) != len(p.ISR)
+	changed := elect(s, next, minISR, &in) || lost
+	if next.Leader != metadata.NoLeader && !registered(s, next) {
+		// A record is written only under a leader that is registered as it says.
+		if !lost || returning(s, next.Leader, &in) {
+			return nil
+		}
+		depose(next)
+	}
+	if complete(s, next, minISR, &in) {
+		return next // with these replicas the minimum may be another one
+	}
+	if !shed(s, next, minISR, &in) && !changed {
 		return nil
 	}
 	return next
+}
+
+// settled reports, without allocating, that there is nothing to decide: the usual case.
+func settled(s *metadata.State, p *metadata.Partition, in *Input) bool {
+	if len(p.Adding)+len(p.Removing) > 0 || !registered(s, p) || in.rank(s, p.Leader) != rankWell {
+		return false
+	}
+	led := false
+	for _, m := range p.ISR {
+		if replaced(s, m) || in.dead(s, m.BrokerID) {
+			return false
+		}
+		led = led || m.BrokerID == p.Leader
+	}
+	return led
 }
 
 // replaced reports whether a broker is alive with another storage than the one that the member names.
@@ -29,50 +57,84 @@ func replaced(s *metadata.State, m metadata.Member) bool {
 	return alive && b.StorageID != m.StorageID
 }
 
+// registered reports whether the leader is alive under the registration that the partition names.
+func registered(s *metadata.State, p *metadata.Partition) bool {
+	b, alive := s.Broker(p.Leader)
+	return alive && b.Epoch == p.LeaderBrokerEpoch
+}
+
 // elect gives p a new leader, or takes its leader away, under the next epoch, where the rules ask for it. It reports whether it did.
-func elect(s *metadata.State, p *metadata.Partition, minISR int) bool {
-	if p.LeaderEpoch == 0 && !confirmed(s, p, minISR) || leads(s, p) {
+func elect(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool {
+	_, member := p.Member(p.Leader)
+	_, alive := s.Broker(p.Leader)
+	switch {
+	case p.LeaderEpoch == 0 && !confirmed(s, p, minISR, in):
+		return false
+	case member && registered(s, p):
+		// It leads. It gives way to a better one, if there is one: suspicion of the only usable member changes nothing.
+		leader, rank, ok := choose(s, p, in, false)
+		if !ok || rank >= in.rank(s, p.Leader) {
+			return false
+		}
+		enthrone(s, p, leader)
+		return true
+	case member && !alive && in.Health.Beating[p.Leader]:
 		return false
 	}
-	leader, ok := choose(s, p)
+	leader, _, ok := choose(s, p, in, true)
 	if !ok {
-		if _, member := p.Member(p.Leader); p.Leader == metadata.NoLeader || member {
+		if p.Leader == metadata.NoLeader || member {
 			// Invariant: a lapsed lease alone ends nothing, and the only usable member is not deposed for nobody.
 			return false
 		}
-		p.Leader, p.LeaderBrokerEpoch = metadata.NoLeader, 0
-		p.LeaderEpoch++
+		depose(p)
 		return true
 	}
-	b, _ := s.Broker(leader)
-	p.Leader, p.LeaderBrokerEpoch = leader, b.Epoch
-	p.LeaderEpoch++
+	enthrone(s, p, leader)
 	return true
 }
 
-// leads reports whether the leader is alive under the registration that the partition names, and still in sync.
-func leads(s *metadata.State, p *metadata.Partition) bool {
-	b, alive := s.Broker(p.Leader)
-	_, member := p.Member(p.Leader)
-	return alive && member && b.Epoch == p.LeaderBrokerEpoch
+// returning: a leader that is not registered as its partition says will be elected anew, or will register anew, in a moment.
+func returning(s *metadata.State, leader int32, in *Input) bool {
+	_, alive := s.Broker(leader)
+	return in.Health.Beating[leader] || alive && in.rank(s, leader) < rankBarred
 }
 
-// choose returns the member to elect: the present leader when it can, else in the order of the replicas; members that are
-// being drained come last.
-func choose(s *metadata.State, p *metadata.Partition) (int32, bool) {
-	order := append([]int32{p.Leader}, p.Replicas...)
-	for _, draining := range []bool{false, true} {
-		for _, id := range order {
-			m, ok := p.Member(id)
-			if !ok || !electable(s, p.PartitionRef, m) {
-				continue
-			}
-			if st, _ := s.Storage(id); (st.State == metadata.StorageDraining) == draining {
-				return id, true
-			}
+func enthrone(s *metadata.State, p *metadata.Partition, leader int32) {
+	b, _ := s.Broker(leader)
+	p.Leader, p.LeaderBrokerEpoch = leader, b.Epoch
+	p.LeaderEpoch++
+}
+
+func depose(p *metadata.Partition) {
+	p.Leader, p.LeaderBrokerEpoch = metadata.NoLeader, 0
+	p.LeaderEpoch++
+}
+
+// choose returns the member to elect and its rank: the lowest rank, then the longest log where ends are known and count, then the present leader,
+// then the order of the replicas.
+func choose(s *metadata.State, p *metadata.Partition, in *Input, byEnd bool) (leader int32, rank int, ok bool) {
+	ends := in.Ends[p.PartitionRef]
+	if !byEnd {
+		ends = nil
+	}
+	leader, rank = metadata.NoLeader, rankBarred
+	var end End
+	consider := func(id int32) {
+		m, member := p.Member(id)
+		if !member || !electable(s, p.PartitionRef, m) {
+			return
+		}
+		r, e := in.rank(s, id), ends[id]
+		if r < rank || r == rank && end.before(e) {
+			leader, rank, end, ok = id, r, e, true
 		}
 	}
-	return metadata.NoLeader, false
+	consider(p.Leader)
+	for _, id := range p.Replicas {
+		consider(id)
+	}
+	return leader, rank, ok
 }
 
 // electable: the registration is eligible, its storage is the one that the ISR entry names, and the log is not marked.
@@ -82,18 +144,56 @@ func electable(s *metadata.State, ref metadata.PartitionRef, m metadata.Member) 
 }
 
 // confirmed reports whether a partition that was never led can be: enough replicas confirmed their directories, and every one that
-// is alive did, so that the first ISR is as large as it can be.
-func confirmed(s *metadata.State, p *metadata.Partition, minISR int) bool {
+// is alive and well did, so that the first ISR is as large as it can be.
+func confirmed(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool {
 	if len(p.ISR) < minISR {
 		return false
 	}
 	for _, id := range p.Replicas {
 		_, alive := s.Broker(id)
-		if _, member := p.Member(id); alive && !member {
+		if _, member := p.Member(id); alive && !member && !in.Health.Suspects[id] {
 			return false
 		}
 	}
 	return true
+}
+
+// dead: the broker does not take part any more, or is about not to.
+func (in *Input) dead(s *metadata.State, id int32) bool { return in.decay(s, id) > 0 }
+
+// decay says how dead a broker is: 0, it lives; then stopping, suspected, gone for good.
+func (in *Input) decay(s *metadata.State, id int32) int {
+	_, alive := s.Broker(id)
+	switch rank := in.rank(s, id); {
+	case in.gone(s, id), rank == rankBarred:
+		return 3
+	case alive && rank == rankSuspect:
+		return 2
+	case alive && rank == rankStopping:
+		return 1
+	}
+	return 0
+}
+
+// shed takes dead followers out of the ISR, the deadest first, so that the high watermark moves without waiting for the leader to notice. It
+// reports whether it did.
+//
+// Invariant: the ISR never shrinks below the minimum; at the minimum the leader replaces a dead member once another has caught up. Without
+// a leader that is well nobody leaves: the ISR is what an election may choose from.
+func shed(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool {
+	if p.Leader == metadata.NoLeader || len(p.ISR) <= max(minISR, 1) || in.dead(s, p.Leader) {
+		return false
+	}
+	var dead []int32
+	for _, m := range p.ISR {
+		if m.BrokerID != p.Leader && in.dead(s, m.BrokerID) && !in.Spared[m.BrokerID] {
+			dead = append(dead, m.BrokerID)
+		}
+	}
+	slices.SortStableFunc(dead, func(a, b int32) int { return cmp.Compare(in.decay(s, b), in.decay(s, a)) })
+	dead = dead[:min(len(dead), len(p.ISR)-max(minISR, 1))]
+	p.ISR = keep(p.ISR, func(m metadata.Member) bool { return !slices.Contains(dead, m.BrokerID) })
+	return len(dead) > 0
 }
 
 func keep(members []metadata.Member, ok func(metadata.Member) bool) []metadata.Member {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestPlaceGolden(t *testing.T) {
-	got := Place([]int32{1, 2, 3}, Load{Leaders: map[int32]int{}, Replicas: map[int32]int{}}, 6, 2)
+	got := Place([]int32{1, 2, 3}, nil, Load{Leaders: map[int32]int{}, Replicas: map[int32]int{}}, 6, 2)
 	want := [][]int32{{1, 2}, {3, 1}, {2, 3}, {1, 3}, {2, 1}, {3, 2}}
 	if !slices.EqualFunc(got, want, slices.Equal[[]int32]) {
 		t.Errorf("got %v, want %v", got, want)
@@ -23,7 +23,7 @@ func TestPlaceLaws(t *testing.T) {
 		n := rapid.IntRange(0, 60).Draw(t, "partitions")
 		r := rapid.IntRange(1, len(brokers)).Draw(t, "replicas")
 		load := Load{Leaders: map[int32]int{}, Replicas: map[int32]int{}}
-		placed := Place(brokers, load, n, r)
+		placed := Place(brokers, nil, load, n, r)
 		if len(placed) != n {
 			t.Fatalf("%d placed, want %d", len(placed), n)
 		}
