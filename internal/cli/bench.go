@@ -38,6 +38,7 @@ func (a *app) benchCommand() *cobra.Command {
 			func(ctx context.Context, cl *client.Client, o bench.Options, p []client.ProducerOption) (bench.Result, error) {
 				return bench.E2E(ctx, cl, o, p...)
 			}),
+		a.benchFailoverCommand(),
 	)
 	return cmd
 }
@@ -128,11 +129,15 @@ func (a *app) measure(ctx context.Context, cl *client.Client, name string, f ben
 }
 
 func (a *app) temporaryTopic(ctx context.Context, cl *client.Client, partitions int32) (client.Topic, error) {
-	var suffix [6]byte
-	_, _ = rand.Read(suffix[:]) // never fails
 	ctx, cancel := a.request(ctx)
 	defer cancel()
-	return cl.Admin().CreateTopic(ctx, client.TopicSpec{Name: "bench-" + hex.EncodeToString(suffix[:]), Partitions: partitions})
+	return cl.Admin().CreateTopic(ctx, client.TopicSpec{Name: temporaryName(), Partitions: partitions})
+}
+
+func temporaryName() string {
+	var suffix [6]byte
+	_, _ = rand.Read(suffix[:]) // never fails
+	return "bench-" + hex.EncodeToString(suffix[:])
 }
 
 // dropTopic works after an interrupt, too.

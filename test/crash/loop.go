@@ -10,7 +10,7 @@ import (
 
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/devcluster"
-	"runnel.dev/runnel/test/history"
+	"runnel.dev/runnel/internal/history"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"runnel.dev/runnel/client"
-	"runnel.dev/runnel/test/history"
+	"runnel.dev/runnel/internal/history"
 )
 
 const (

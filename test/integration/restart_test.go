@@ -15,7 +15,7 @@ import (
 
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/testcluster"
-	"runnel.dev/runnel/test/history"
+	"runnel.dev/runnel/internal/history"
 )
 
 // outstanding is how many records of a partition may wait for their ack.
