@@ -63,6 +63,37 @@ func (c *Client) AcquireController(ctx context.Context, brokerID int32, brokerEp
 	return Tenure{BrokerID: brokerID, BrokerEpoch: brokerEpoch, Epoch: out.Revision}, true, nil
 }
 
+// TakeController takes the controller key from the one that was seen to have it (nil: nobody), although its registration may be alive:
+// witnesses agree that it does not act. It compares that very tenure and the own registration.
+func (b Builder) TakeController(seen *ControllerInfo, reg RegRef) (Tx, error) {
+	key := b.keys.controller()
+	var revision int64
+	if seen != nil {
+		revision = seen.Epoch
+	}
+	value, err := encodeController(reg.BrokerID, reg.Epoch)
+	return write("take_controller", key, value, unchanged(key, revision), b.alive(reg)), err
+}
+
+// TakeController takes the controller key from the tenure that was seen, although that broker's registration lives. The one that is deposed
+// can change nothing any more: all its writes compare the key. ok is false when the key was taken by somebody else meanwhile, or when the
+// own registration is over. When seen is this registration's own tenure, it is returned as it is.
+func (c *Client) TakeController(ctx context.Context, reg *Registration, seen *ControllerInfo) (t Tenure, ok bool, err error) {
+	ref := reg.Ref()
+	if seen != nil && seen.BrokerID == ref.BrokerID && seen.BrokerEpoch == ref.Epoch {
+		return Tenure{BrokerID: ref.BrokerID, BrokerEpoch: ref.Epoch, Epoch: seen.Epoch}, true, nil
+	}
+	tx, err := c.build.TakeController(seen, ref)
+	if err != nil {
+		return Tenure{}, false, err
+	}
+	out, err := c.commit(ctx, tx)
+	if err != nil || !out.Applied {
+		return Tenure{}, false, err
+	}
+	return Tenure{BrokerID: ref.BrokerID, BrokerEpoch: ref.Epoch, Epoch: out.Revision}, true, nil
+}
+
 func deposed(t Tenure) error {
 	return fmt.Errorf("%w: controller epoch %d of broker %d is over", ErrNotController, t.Epoch, t.BrokerID)
 }

@@ -37,6 +37,22 @@ func (c *Client) DeclareEligible(ctx context.Context, t Tenure, s *Storage) (rev
 	return c.commitShown(ctx, tx, err)
 }
 
+// SetStorageState writes a registry entry with another state: s is a changed copy of what was read.
+func (b Builder) SetStorageState(t Tenure, s *Storage) (Tx, error) {
+	if s.State < StorageActive || s.State > StorageFenced {
+		return Tx{}, invalid("storage state", int32(s.State), "1 (active) to 4 (fenced)")
+	}
+	return b.storage("set_storage_state", s, b.guard(t)...)
+}
+
+// SetStorageState begins or ends the draining, decommissioning or fencing of a storage: s is a changed copy of what the cache shows. It
+// applies while the entry and the tenure are unchanged; growth of in-sync sets that is under way compares the entry, and dies. The
+// cache shows the result from revision on.
+func (c *Client) SetStorageState(ctx context.Context, t Tenure, s *Storage) (revision int64, err error) {
+	tx, err := c.build.SetStorageState(t, s)
+	return c.commitShown(ctx, tx, err)
+}
+
 // MarkLogs adds marks to a broker's own registry entry, which is s as it was read. ok is false when all are there already.
 func (b Builder) MarkLogs(reg RegRef, s *Storage, marks []Mark) (tx Tx, ok bool, err error) {
 	next := *s

@@ -78,16 +78,16 @@ func DefaultReplicas(asked int32, liveBrokers int) int32 {
 // CreateTopic writes a new topic in state creating; the controller then creates its partitions and makes it active. The answer says
 // what was written; State.Usable tells when it can be used. A topic of that name, in whatever state, is ErrTopicExists.
 func (c *Client) CreateTopic(ctx context.Context, t NewTopic) (*Topic, error) {
-	brokers, err := c.get(ctx, "count_brokers", c.keys.prefix+"brokers/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	brokers, err := c.countBrokers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := ValidateNewTopic(t, int(brokers.Count)); err != nil {
+	if err := ValidateNewTopic(t, brokers); err != nil {
 		return nil, err
 	}
 	topic := &Topic{
 		Name: t.Name, ID: ids.NewTopicID(), State: TopicCreating, Partitions: t.Partitions,
-		Replicas: DefaultReplicas(t.Replicas, int(brokers.Count)), Config: &runnelv1.TopicConfig{}, Generation: 1, Owner: t.Owner,
+		Replicas: DefaultReplicas(t.Replicas, brokers), Config: &runnelv1.TopicConfig{}, Generation: 1, Owner: t.Owner,
 		Created: c.clk.Now(),
 	}
 	if t.Config != nil {
@@ -114,6 +114,15 @@ func (c *Client) CreateTopic(ctx context.Context, t NewTopic) (*Topic, error) {
 	}
 	topic.Revision = out.Revision
 	return topic, nil
+}
+
+// countBrokers returns the number of live registrations.
+func (c *Client) countBrokers(ctx context.Context) (int, error) {
+	resp, err := c.get(ctx, "count_brokers", c.keys.prefix+"brokers/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	return int(resp.Count), nil
 }
 
 // readTopic decodes what a read of a topic's key showed; nil when it is absent.
@@ -161,6 +170,10 @@ type TopicUpdate struct {
 	Generation int64
 	// Partitions is the new number, at least the current one; 0: unchanged.
 	Partitions int32
+	// Replicas is the new number per partition; 0: unchanged. The controller then reassigns the partitions.
+	Replicas int32
+	// LiveBrokers bounds Replicas. UpdateTopic counts them itself.
+	LiveBrokers int
 	// Config holds the settings to set, Reset the names of settings to take back.
 	Config *runnelv1.TopicConfig
 	Reset  []string
@@ -190,29 +203,45 @@ func (u TopicUpdate) Apply(t *Topic) (*Topic, []*runnelv1.ConfigChange, error) {
 		}
 		next.Partitions = u.Partitions
 	}
+	if u.Replicas != 0 {
+		if most := min(max(u.LiveBrokers, 1), MaxReplicas); u.Replicas < 1 || int(u.Replicas) > most && u.Replicas > t.Replicas {
+			errs = append(errs, invalid("replicas", u.Replicas, fmt.Sprintf("1 to %d (live brokers)", most)))
+		}
+		next.Replicas = u.Replicas
+	}
 	config, err := topicconfig.Apply(t.Config, u.Config, u.Reset)
 	if err != nil {
 		return nil, nil, errors.Join(append(errs, err)...)
 	}
-	if err := errors.Join(append(errs, topicconfig.Validate(config, u.Defaults, t.Replicas))...); err != nil {
+	if err := errors.Join(append(errs, topicconfig.Validate(config, u.Defaults, next.Replicas))...); err != nil {
 		return nil, nil, err
 	}
 	next.Config = config
-	changes := topicconfig.Diff(topicconfig.Effective(t.Config, u.Defaults, t.Replicas), topicconfig.Effective(config, u.Defaults, t.Replicas))
+	changes := topicconfig.Diff(topicconfig.Effective(t.Config, u.Defaults, t.Replicas), topicconfig.Effective(config, u.Defaults, next.Replicas))
 	if next.Partitions != t.Partitions {
 		changes = append(changes, &runnelv1.ConfigChange{Field: "partitions", Before: itoa(t.Partitions), After: itoa(next.Partitions)})
 	}
-	if !proto.Equal(config, t.Config) || next.Partitions != t.Partitions {
+	if next.Replicas != t.Replicas {
+		changes = append(changes, &runnelv1.ConfigChange{Field: "replicas", Before: itoa(t.Replicas), After: itoa(next.Replicas)})
+	}
+	if !proto.Equal(config, t.Config) || next.Partitions != t.Partitions || next.Replicas != t.Replicas {
 		next.Generation++
 	}
 	return &next, changes, nil
 }
 
-// UpdateTopic changes settings and adds partitions, in one compare-and-set. Without a Generation it is applied on top of whatever
+// UpdateTopic changes settings, the number of replicas, and adds partitions, in one compare-and-set. Without a Generation it is applied on top of whatever
 // concurrent changes came first. A change that changes nothing writes nothing. Errors: ErrTopicNotFound, *ConflictError, ErrOwned,
 // ErrInvalidArgument, *topicconfig.InvalidError, ErrUnavailable.
 func (c *Client) UpdateTopic(ctx context.Context, u TopicUpdate) (*Topic, []*runnelv1.ConfigChange, error) {
 	var changes []*runnelv1.ConfigChange
+	if u.Replicas != 0 {
+		brokers, err := c.countBrokers(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		u.LiveBrokers = brokers
+	}
 	t, err := c.changeTopic(ctx, "update_topic", u.Name, u.ID, func(t *Topic) (*Topic, error) {
 		next, diff, err := u.Apply(t)
 		changes = diff
