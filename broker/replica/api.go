@@ -38,6 +38,8 @@ type Log interface {
 	LatestEpoch() int32
 	// EndOffsetForEpoch returns the largest epoch ≤ epoch that the log has, and the offset behind its last record; (-1, -1) if none.
 	EndOffsetForEpoch(epoch int32) (found int32, end int64)
+	// JournaledLogStart is the log start that is durable, at or above LogStart, which readers see.
+	JournaledLogStart() int64
 	// SetHighWatermark raises the high watermark, at most to the log end; it never lowers it.
 	SetHighWatermark(offset int64)
 	// AdoptEpoch notes that this replica takes part in a leader epoch: it leads it, or has truncated to its leader's history. It
@@ -46,8 +48,8 @@ type Log interface {
 	AdoptedDurable() int32
 }
 
-// Session identifies one subscription. The follower's machine numbers its own from 1; the leader's shell numbers those it receives, unique
-// within the process. The two numbers are matched by the transport's stream.
+// Session identifies one subscription. The follower's machine numbers its own, upwards within its process even if the machine is made anew;
+// the leader's shell numbers those it receives, unique within the process. The two numbers are matched by the transport's stream. 0 is none.
 type Session uint64
 
 // EventKind says what happened.
@@ -62,13 +64,15 @@ const (
 	EventEpochAssigned
 	// EventFlushed: the log's flushed offset, or its durable adopted epoch, moved.
 	EventFlushed
-	// EventTick comes about every 100 ms while the partition leads or wants to follow.
+	// EventTick comes about every 100 ms while the partition leads or wants to follow. A leader that has met no event for half of LagTimeout
+	// was paused itself: that time is not held against its followers.
 	EventTick
 
 	// Leader.
 
 	// EventSubscribe: a follower asks. Session (the leader's number), Epoch, Peer, PeerEpoch (the registration it names), Offset (its
-	// log end), LastEpoch, LogStart (its own).
+	// log end), LastEpoch, LogStart (its own, journaled). PeerSession, the number of EffectSubscribe, if the transport carries it: it orders
+	// the subscriptions of one registration, so that one that was delayed in the network is not taken for a log that has lost records.
 	EventSubscribe
 	// EventAck: Session, Epoch, PeerEpoch, Offset (flushed), LogStart.
 	EventAck
@@ -88,7 +92,7 @@ const (
 	EventDiverging
 	// EventBelowStart: what the follower asks for is not there any more, the leader's log begins at Offset.
 	EventBelowStart
-	// EventRefused: the leader does not lead that epoch, or does not know it yet, or the stream broke. The machine tries again.
+	// EventRefused: the leader does not lead that epoch, or does not know it yet, or the stream broke. Reason if known. The machine tries again.
 	EventRefused
 	// EventData: batches, or only offsets (Length 0). Epoch, Offset (base of the first batch), Length, HighWatermark, LogStart (wanted by
 	// the leader), Published (the leader's own log start).
@@ -122,6 +126,7 @@ type Event struct {
 	Session       Session
 	Peer          Member
 	PeerEpoch     int64
+	PeerSession   Session // the follower's own number, 0 if unknown
 	Epoch         int32
 	LastEpoch     int32
 	Offset        int64
@@ -131,6 +136,7 @@ type Event struct {
 	Length        int
 	Proposal      uint64
 	Applied       bool
+	Reason        Reason
 	Err           error
 }
 
@@ -148,7 +154,8 @@ const (
 	// EffectHighWatermark: the high watermark moved to Offset. Waiting produces are settled, readers woken, followers told.
 	EffectHighWatermark
 	// EffectPropose: write ISR as the in-sync set into the record of Revision. Added names the registration under which each member that
-	// is new acknowledged. Proposal identifies the answer. There is one at a time.
+	// is new acknowledged. Proposal identifies the answer. There is one at a time in an epoch; a later epoch does not wait for that of an
+	// earlier one, which compares a revision that has passed.
 	EffectPropose
 	// EffectGrant: push to Session from Offset on, batches of every epoch.
 	EffectGrant
@@ -163,7 +170,8 @@ const (
 	EffectSubscribe
 	// EffectUnsubscribe: end Session at the follower's side.
 	EffectUnsubscribe
-	// EffectAppend: append the batches of the EventData that this answers. It comes as the only effect, or not at all.
+	// EffectAppend: append the batches of the EventData that this answers. It comes as the only effect, or not at all. Like every effect it
+	// is carried out before those of later events; the log end has moved before the next EventData.
 	EffectAppend
 	// EffectTruncate: cut the log to Offset; nothing is appended before EventTruncated.
 	EffectTruncate
@@ -234,6 +242,9 @@ type Status struct {
 	EpochStart int64
 	// Writable: at least MinISR confirmed members keep up.
 	Writable bool
+	// LogStartWanted is where a leader wants the log to begin; the shell tells followers in data frames. It changes with
+	// EffectJournalLogStart. 0: nothing is wanted.
+	LogStartWanted int64
 	// ISR is the confirmed set, Effective what counts towards the high watermark: with the members of a change under way. Shared, unchanging.
 	ISR, Effective []Member
 	MinISR         int
