@@ -31,6 +31,8 @@ type Record struct {
 type Log interface {
 	// LogStart ≤ HighWatermark ≤ End; Flushed ≤ End.
 	LogStart() int64
+	// ReplicaStart ≤ LogStart is the base of the batch that holds LogStart: where a replica that is made of this log begins.
+	ReplicaStart() int64
 	HighWatermark() int64
 	Flushed() int64
 	End() int64
@@ -161,7 +163,7 @@ const (
 	EffectGrant
 	// EffectDiverging: answer Session with Epoch and Offset.
 	EffectDiverging
-	// EffectBelowStart: answer Session with the log start, Offset.
+	// EffectBelowStart: answer Session with where a replica can begin, Offset.
 	EffectBelowStart
 	// EffectRefuse: end Session at the leader's side, telling the follower why (Reason).
 	EffectRefuse

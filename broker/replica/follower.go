@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"slices"
 	"time"
 )
 
@@ -45,6 +44,10 @@ type follower struct {
 	// truncating and resetting: the effect is unanswered. They outlive the epoch: nothing is asked for before the log is what it will be.
 	truncating, resetting bool
 
+	// startOver: the log cannot be made to agree with the leader's, and is to be replaced.
+	startOver   bool
+	cutFailures int
+
 	highWatermark int64 // the leader's
 	ackedOffset   int64 // what was acknowledged last in this session, -1: nothing
 	ackedStart    int64
@@ -62,6 +65,7 @@ func (r *Replica) startFollowing() {
 	f := &r.follow
 	r.unsubscribe()
 	f.of, f.delay, f.highWatermark = r.target(), 0, 0
+	f.startOver, f.cutFailures = false, 0
 	r.starts.wanted, r.starts.published = 0, 0
 	r.subscribeWhenReady()
 }
@@ -100,10 +104,11 @@ func (r *Replica) subscribe() {
 	f.session = max(f.session+1, Session(max(r.now, 0)))
 	f.live, f.state, f.since = true, stateSubscribing, r.now
 	f.ackedOffset, f.ackedStart = -1, -1
-	r.emit(Effect{
-		Kind: EffectSubscribe, Session: f.session, Leader: f.of.leader, Epoch: f.of.epoch,
-		Offset: r.log.End(), LastEpoch: r.log.LatestEpoch(), LogStart: r.log.JournaledLogStart(),
-	})
+	e := Effect{Kind: EffectSubscribe, Session: f.session, Leader: f.of.leader, Epoch: f.of.epoch, LastEpoch: -1}
+	if !f.startOver {
+		e.Offset, e.LastEpoch, e.LogStart = r.log.End(), r.log.LatestEpoch(), r.log.JournaledLogStart()
+	}
+	r.emit(e)
 }
 
 // retryLater ends the subscription and tries again after a delay that grows.
@@ -142,6 +147,10 @@ func (r *Replica) current(ev *Event, state followState) bool {
 func (r *Replica) onGranted(ev *Event) {
 	f := &r.follow
 	if !r.current(ev, stateSubscribing) || ev.Epoch != f.of.epoch {
+		return
+	}
+	if f.startOver {
+		r.reset(ev.Offset)
 		return
 	}
 	if ev.Offset != r.log.End() {
@@ -218,19 +227,4 @@ func (r *Replica) onAppendFailed() {
 	if r.role == roleFollowing && r.follow.state == stateFollowing {
 		r.retryLater()
 	}
-}
-
-// onBelowStart replaces the log if nobody counts on it. A member of the in-sync set has everything that was ever committed, so it cannot
-// be below the leader's start: it touches nothing and asks again (InvariantStorageIdentity).
-func (r *Replica) onBelowStart(ev *Event) {
-	if !r.current(ev, stateSubscribing) && !r.current(ev, stateFollowing) {
-		return
-	}
-	if slices.Contains(r.rec.ISR, r.self) || r.follow.rebuilding() || r.starts.journaling {
-		r.retryLater()
-		return
-	}
-	r.unsubscribe()
-	r.follow.state, r.follow.resetting = stateResetting, true
-	r.emit(Effect{Kind: EffectReset, Offset: ev.Offset, Leader: r.follow.of.leader, Epoch: r.follow.of.epoch})
 }

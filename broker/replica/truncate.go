@@ -92,7 +92,7 @@ func (r *Replica) hasLost(p *peer, offset int64) bool {
 // rejects answers a follower that cannot continue at ev.Offset, and tells whether it did. The follower's last epoch decides
 // (InvariantEpochTruncation): if this log has that epoch, and it reaches as far, then everything before is the same too.
 func (r *Replica) rejects(ev *Event) bool {
-	start, end := r.log.LogStart(), r.log.End()
+	start, end := r.log.ReplicaStart(), r.log.End()
 	if ev.Offset < start {
 		r.emit(Effect{Kind: EffectBelowStart, Session: ev.Session, Offset: start})
 		return true
@@ -136,9 +136,12 @@ func (r *Replica) onDiverging(ev *Event) {
 		}
 		to = min(to, ev.Offset)
 	}
-	// Below its start the log cannot be cut; and an answer that changes nothing would come again at once.
-	if to < start || to >= r.log.End() && found == r.log.LatestEpoch() {
-		r.retryLater()
+	if to >= r.log.End() && found == r.log.LatestEpoch() {
+		r.retryLater() // it changes nothing, and would come again at once
+		return
+	}
+	if to < start {
+		r.startOver() // below its start the log cannot be cut
 		return
 	}
 	r.unsubscribe()
@@ -146,22 +149,61 @@ func (r *Replica) onDiverging(ev *Event) {
 	r.emit(Effect{Kind: EffectTruncate, Offset: to})
 }
 
+// startOver has the log replaced, if nobody counts on it, because it cannot be cut to where it would agree with the leader's. The
+// next subscription is that of an empty log, which tells where the leader's begins.
+func (r *Replica) startOver() {
+	r.follow.startOver = !slices.Contains(r.rec.ISR, r.self)
+	r.retryLater()
+}
+
+// onBelowStart replaces the log if nobody counts on it. A member of the in-sync set has everything that was ever committed, so it cannot
+// be below the leader's start: it touches nothing and asks again (InvariantStorageIdentity).
+func (r *Replica) onBelowStart(ev *Event) {
+	if r.current(ev, stateSubscribing) || r.current(ev, stateFollowing) {
+		r.reset(ev.Offset)
+	}
+}
+
+func (r *Replica) reset(offset int64) {
+	f := &r.follow
+	if slices.Contains(r.rec.ISR, r.self) || f.rebuilding() || r.starts.journaling {
+		f.startOver = false
+		r.retryLater()
+		return
+	}
+	r.unsubscribe()
+	f.state, f.resetting = stateResetting, true
+	r.emit(Effect{Kind: EffectReset, Offset: offset, Leader: f.of.leader, Epoch: f.of.epoch})
+}
+
+// maxCutFailures is how often the log may refuse to be cut before it is replaced: a start within a batch cannot be cut to.
+const maxCutFailures = 3
+
 // onTruncated goes on with a log that is now what it was to become, or as it was if that failed.
 func (r *Replica) onTruncated(ev *Event) {
 	f := &r.follow
 	if !f.rebuilding() {
 		return
 	}
-	if f.resetting {
-		r.starts = logStart{}
-	}
+	cut := f.truncating
 	f.truncating, f.resetting = false, false
+	if !cut {
+		journaling := r.starts.journaling
+		r.starts = logStart{journaling: journaling}
+	}
+	if ev.Err == nil {
+		f.startOver, f.cutFailures = false, 0
+	} else if cut {
+		f.cutFailures++
+	}
 	switch {
-	case r.role == roleFollowing && ev.Err != nil:
-		r.retryLater()
-	case r.role == roleFollowing:
-		r.subscribe()
-	default:
+	case r.role != roleFollowing:
 		r.evaluate()
+	case ev.Err == nil:
+		r.subscribe()
+	case f.cutFailures >= maxCutFailures:
+		r.startOver()
+	default:
+		r.retryLater()
 	}
 }
