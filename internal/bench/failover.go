@@ -3,10 +3,8 @@ package bench
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -14,10 +12,12 @@ import (
 
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/history"
+	"runnel.dev/runnel/internal/workload"
 )
 
 const (
-	failoverRecord = 100 // bytes
+	failoverFiller      = 200 // bytes
+	failoverOutstanding = 100_000
 	// settled is how many acknowledgements in a row, each less than steadyGap behind the one before, end a partition's outage.
 	settled     = 40
 	steadyGap   = 100 * time.Millisecond
@@ -90,24 +90,21 @@ func Failover(ctx context.Context, c *client.Client, faults Faults, o FailoverOp
 	if err != nil {
 		return FailoverResult{}, err
 	}
-	f := &failover{client: c, faults: faults, opts: o, partitions: make([]paced, len(parts))}
-	p, err := c.NewProducer(client.ManualPartitioner(), client.Linger(0))
+	f := &failover{client: c, faults: faults, opts: o, partitions: make([]outage, len(parts))}
+	w, err := workload.Start(ctx, c, workload.Options{
+		Topic: o.Topic, Partitions: int32(len(parts)), Began: time.Now(), Rate: o.Rate, Outstanding: failoverOutstanding,
+		FillerBytes: failoverFiller, Acked: func(partition int32, at time.Time) { f.partitions[partition].acked(at) },
+		Producer: []client.ProducerOption{client.Linger(0)},
+	})
 	if err != nil {
 		return FailoverResult{}, err
 	}
-	sending, stop := context.WithCancel(ctx)
-	var senders sync.WaitGroup
-	for i := range f.partitions {
-		senders.Go(func() { f.send(sending, p, int32(i)) })
-	}
 	var result FailoverResult
 	result.Rounds, err = f.rounds(ctx)
-	stop()
-	senders.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if closeErr := p.Close(closing); closeErr != nil && ctx.Err() == nil {
-		err = errors.Join(err, closeErr)
+	if stopErr := w.Stop(closing); stopErr != nil && ctx.Err() == nil {
+		err = errors.Join(err, stopErr)
 	}
 	if err != nil {
 		return result, err
@@ -119,7 +116,8 @@ func Failover(ctx context.Context, c *client.Client, faults Faults, o FailoverOp
 		}
 	}
 	result.Unavailability = *l.summary()
-	result.History, err = f.judge(ctx)
+	reads, err := workload.ReadAll(ctx, c, o.Topic, failoverFiller)
+	result.History = history.Check(w.History(), reads)
 	return result, err
 }
 
@@ -127,56 +125,23 @@ type failover struct {
 	client     *client.Client
 	faults     Faults
 	opts       FailoverOptions
-	partitions []paced
+	partitions []outage
 }
 
-// paced is one partition's load.
-type paced struct {
-	mu sync.Mutex
-	// sends are in the order of sending; acks the times of acknowledgements.
-	sends []history.Send
-	acks  []time.Time
+// outage watches the acknowledgements of one partition.
+type outage struct {
+	mu   sync.Mutex
+	acks []time.Time
 }
 
-func (f *failover) send(ctx context.Context, p *client.Producer, partition int32) {
-	tick := time.NewTicker(time.Second / time.Duration(f.opts.Rate))
-	defer tick.Stop()
-	q := &f.partitions[partition]
-	for number := uint64(1); ; number++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		value := make([]byte, failoverRecord)
-		binary.BigEndian.PutUint64(value, number)
-		q.mu.Lock()
-		i := len(q.sends)
-		q.sends = append(q.sends, history.Send{Partition: partition, Number: number, Began: time.Now().UnixNano()})
-		q.mu.Unlock()
-		// What was queued is awaited even when ctx has ended: its outcome counts.
-		p.Produce(context.WithoutCancel(ctx), &client.Record{Topic: f.opts.Topic, Partition: partition, Value: value}, func(r *client.Record, err error) {
-			q.settle(i, r.Offset, err)
-		})
-	}
-}
-
-func (q *paced) settle(i int, offset int64, err error) {
+func (q *outage) acked(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s, now := &q.sends[i], time.Now()
-	s.Ended = now.UnixNano()
-	switch {
-	case err == nil:
-		s.Outcome, s.Offset = history.Acked, offset
-		q.acks = append(q.acks, now)
-	case errors.Is(err, client.ErrNotWritten):
-		s.Outcome = history.NotWritten
-	}
+	q.acks = append(q.acks, at)
 }
 
 // gap returns the longest time without an acknowledgement from shortly before since, and whether acknowledgements come steadily again.
-func (q *paced) gap(since time.Time) (longest time.Duration, steady bool) {
+func (q *outage) gap(since time.Time) (longest time.Duration, steady bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	first, _ := slices.BinarySearchFunc(q.acks, since, time.Time.Compare)
@@ -313,32 +278,4 @@ func (f *failover) poll(ctx context.Context, limit time.Duration, ask func() err
 		case <-tick.C:
 		}
 	}
-}
-
-// judge reads the whole topic and compares it with what was sent.
-func (f *failover) judge(ctx context.Context) (_ history.Report, err error) {
-	cs, err := f.client.NewConsumer(client.Topics(f.opts.Topic), client.From(client.Earliest), client.UntilEnd())
-	if err != nil {
-		return history.Report{}, err
-	}
-	defer func() { err = errors.Join(err, cs.Close(context.WithoutCancel(ctx))) }()
-	var reads []history.Read
-	for r, err := range cs.Records(ctx) {
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return history.Report{}, err
-		}
-		if len(r.Value) != failoverRecord {
-			return history.Report{}, fmt.Errorf("partition %d, offset %d: a record of %d bytes, sent were %d", r.Partition, r.Offset, len(r.Value), failoverRecord)
-		}
-		reads = append(reads, history.Read{Partition: r.Partition, Offset: r.Offset, Number: binary.BigEndian.Uint64(r.Value)})
-	}
-	slices.SortStableFunc(reads, func(a, b history.Read) int { return cmp.Compare(a.Partition, b.Partition) })
-	var sends []history.Send
-	for i := range f.partitions {
-		sends = append(sends, f.partitions[i].sends...)
-	}
-	return history.Check(sends, reads), nil
 }

@@ -11,12 +11,15 @@ import (
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/devcluster"
 	"runnel.dev/runnel/internal/history"
+	"runnel.dev/runnel/internal/workload"
 )
 
 const (
 	topic      = "crash"
 	partitions = 4
-	brokerName = "1"
+	// fillerBytes is the most that follows a record's number.
+	fillerBytes = 2_000
+	brokerName  = "1"
 	// Each round lets at least so many acks in, then a random while more, before it kills.
 	acksPerRound = 500
 	maxExtraWait = 150 * time.Millisecond
@@ -64,21 +67,29 @@ func (l loop) run(ctx context.Context) (report history.Report, err error) {
 
 // all writes through every kill and judges once, at the end.
 func (l loop) all(ctx context.Context, cluster *devcluster.Cluster, c *client.Client) (history.Report, error) {
-	w, err := startWriter(ctx, c, time.Now(), 0, 2*time.Minute)
+	w, err := l.write(ctx, c, time.Now(), 0, 2*time.Minute)
 	if err != nil {
 		return history.Report{}, err
 	}
 	random := rand.New(rand.NewPCG(l.seed, 0))
 	for range l.rounds {
 		if err := l.kill(ctx, cluster, w, random); err != nil {
-			return history.Report{}, errors.Join(err, w.stop(ctx))
+			return history.Report{}, errors.Join(err, w.Stop(ctx))
 		}
 	}
-	if err := w.stop(ctx); err != nil {
+	if err := w.Stop(ctx); err != nil {
 		return history.Report{}, err
 	}
-	reads, err := readAll(ctx, c)
-	return history.Check(w.history(), reads), err
+	reads, err := workload.ReadAll(ctx, c, topic, fillerBytes)
+	return history.Check(w.History(), reads), err
+}
+
+// write numbers records from first+1. patience is how long an unanswered record is retried.
+func (l loop) write(ctx context.Context, c *client.Client, began time.Time, first uint64, patience time.Duration) (*workload.Writer, error) {
+	return workload.Start(ctx, c, workload.Options{
+		Topic: topic, Partitions: partitions, First: first, Began: began, FillerBytes: fillerBytes,
+		Producer: []client.ProducerOption{client.Linger(time.Millisecond), client.BatchBytes(64 << 10), client.DeliveryTimeout(patience)},
+	})
 }
 
 // untilCaught judges after each kill, with a new writer each time: one whose acked records vanished cannot go on.
@@ -88,18 +99,18 @@ func (l loop) untilCaught(ctx context.Context, cluster *devcluster.Cluster, c *c
 	var sends []history.Send
 	var report history.Report
 	for round := range l.rounds {
-		w, err := startWriter(ctx, c, began, uint64(round)<<32, mutantPatience)
+		w, err := l.write(ctx, c, began, uint64(round)<<32, mutantPatience)
 		if err != nil {
 			return report, err
 		}
 		killed := l.kill(ctx, cluster, w, random)
 		// That sends fail here is what is being looked for, and the history says which.
-		_ = w.stop(ctx)
+		_ = w.Stop(ctx)
 		if killed != nil {
 			return report, killed
 		}
-		sends = append(sends, w.history()...)
-		reads, err := readAll(ctx, c)
+		sends = append(sends, w.History()...)
+		reads, err := workload.ReadAll(ctx, c, topic, fillerBytes)
 		if err != nil {
 			return report, err
 		}
@@ -111,8 +122,8 @@ func (l loop) untilCaught(ctx context.Context, cluster *devcluster.Cluster, c *c
 }
 
 // kill waits for progress and for a random moment, kills the broker, and starts it again.
-func (l loop) kill(ctx context.Context, cluster *devcluster.Cluster, w *writer, random *rand.Rand) error {
-	if err := w.waitAcks(ctx, acksPerRound); err != nil {
+func (l loop) kill(ctx context.Context, cluster *devcluster.Cluster, w *workload.Writer, random *rand.Rand) error {
+	if err := w.WaitAcks(ctx, acksPerRound); err != nil {
 		return err
 	}
 	t := time.NewTimer(time.Duration(random.Int64N(int64(maxExtraWait))))
