@@ -375,8 +375,10 @@ type ReplicateSubscribe struct {
 	// The follower's log end.
 	FetchOffset int64 `protobuf:"varint,8,opt,name=fetch_offset,json=fetchOffset,proto3" json:"fetch_offset,omitempty"`
 	// Epoch of the follower's last record, -1: it has none.
-	LastEpoch     int32 `protobuf:"varint,9,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
-	LogStart      int64 `protobuf:"varint,10,opt,name=log_start,json=logStart,proto3" json:"log_start,omitempty"`
+	LastEpoch int32 `protobuf:"varint,9,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
+	LogStart  int64 `protobuf:"varint,10,opt,name=log_start,json=logStart,proto3" json:"log_start,omitempty"`
+	// The follower's own number of the subscription: it orders those of one replica under one registration.
+	Session       uint64 `protobuf:"varint,11,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -477,6 +479,13 @@ func (x *ReplicateSubscribe) GetLastEpoch() int32 {
 func (x *ReplicateSubscribe) GetLogStart() int64 {
 	if x != nil {
 		return x.LogStart
+	}
+	return 0
+}
+
+func (x *ReplicateSubscribe) GetSession() uint64 {
+	if x != nil {
+		return x.Session
 	}
 	return 0
 }
@@ -1983,7 +1992,7 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\x0eReplicateHello\x122\n" +
 	"\x06stream\x18\x01 \x01(\x0e2\x1a.runnel.v1.ReplicateStreamR\x06stream\x12(\n" +
 	"\x10leader_broker_id\x18\x02 \x01(\x05R\x0eleaderBrokerId\x12.\n" +
-	"\x13leader_broker_epoch\x18\x03 \x01(\x03R\x11leaderBrokerEpoch\"\xd1\x02\n" +
+	"\x13leader_broker_epoch\x18\x03 \x01(\x03R\x11leaderBrokerEpoch\"\xeb\x02\n" +
 	"\x12ReplicateSubscribe\x12'\n" +
 	"\x0fsubscription_id\x18\x01 \x01(\rR\x0esubscriptionId\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\fR\atopicId\x12\x1c\n" +
@@ -1997,7 +2006,8 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"last_epoch\x18\t \x01(\x05R\tlastEpoch\x12\x1b\n" +
 	"\tlog_start\x18\n" +
-	" \x01(\x03R\blogStart\"\x91\x01\n" +
+	" \x01(\x03R\blogStart\x12\x18\n" +
+	"\asession\x18\v \x01(\x04R\asession\"\x91\x01\n" +
 	"\fReplicateAck\x12'\n" +
 	"\x0fsubscription_id\x18\x01 \x01(\rR\x0esubscriptionId\x12!\n" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12\x18\n" +

@@ -1,0 +1,392 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"runnel.dev/runnel/api/runnel/codec"
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/peer"
+	"runnel.dev/runnel/broker/replica"
+	"runnel.dev/runnel/internal/clock"
+)
+
+// Back-off between two attempts to open a stream: short, because failover takes less than a second.
+const (
+	leastBackoff = 50 * time.Millisecond
+	mostBackoff  = 500 * time.Millisecond
+)
+
+// maxAcks is the most acknowledgements of one message; more go into the next.
+const maxAcks = 8192
+
+// followerStream is one stream to a leader, opened when there is something to subscribe and opened anew when it breaks.
+type followerStream struct {
+	f       *Followers
+	leader  int32
+	catchUp bool
+
+	signal chan struct{} // capacity 1
+	mu     struct {
+		sync.Mutex
+		lastID uint32
+		subs   map[uint32]*followerSub // those that the leader was asked for
+		fresh  []*followerSub          // those to ask for
+		gone   []uint32                // those to end
+		acks   []*followerSub          // those with something to acknowledge
+	}
+}
+
+func newFollowerStream(f *Followers, leader int32, catchUp bool) *followerStream {
+	st := &followerStream{f: f, leader: leader, catchUp: catchUp, signal: make(chan struct{}, 1)}
+	st.mu.subs = map[uint32]*followerSub{}
+	return st
+}
+
+func (st *followerStream) wakeUp() {
+	select {
+	case st.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (st *followerStream) class() peer.Class {
+	if st.catchUp {
+		return peer.ClassCatchup
+	}
+	return peer.ClassData
+}
+
+// add asks for a subscription.
+func (st *followerStream) add(s *followerSub) {
+	st.mu.Lock()
+	if !s.ended { // it may be over already
+		st.mu.fresh = append(st.mu.fresh, s)
+	}
+	st.mu.Unlock()
+	st.wakeUp()
+}
+
+// remove ends a subscription at the follower's wish. Safe after it has ended.
+func (st *followerStream) remove(s *followerSub) {
+	st.mu.Lock()
+	if !s.ended && s.id != 0 {
+		st.mu.gone = append(st.mu.gone, s.id)
+	}
+	st.endLocked(s)
+	st.mu.Unlock()
+	st.wakeUp()
+}
+
+func (st *followerStream) endLocked(s *followerSub) {
+	s.ended = true
+	if s.id != 0 {
+		delete(st.mu.subs, s.id)
+	}
+}
+
+// ack acknowledges; the last value wins.
+func (st *followerStream) ack(s *followerSub, epoch int32, flushed, logStart int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if s.ended || s.id == 0 {
+		return
+	}
+	s.ack.epoch, s.ack.flushed, s.ack.logStart = epoch, flushed, logStart
+	if !s.ack.queued {
+		s.ack.queued = true
+		st.mu.acks = append(st.mu.acks, s)
+		st.wakeUp()
+	}
+}
+
+// outgoing fills req with what is to be said; more: there is more. Subscriptions that ended meanwhile are left out.
+func (st *followerStream) outgoing(req *codec.ReplicateRequestFrame) (idle, empty bool) {
+	*req = codec.ReplicateRequestFrame{Unsubscribe: req.Unsubscribe[:0], Acks: req.Acks[:0]}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	req.Unsubscribe = append(req.Unsubscribe, st.mu.gone...)
+	st.mu.gone = st.mu.gone[:0]
+	for i, s := range st.mu.fresh {
+		st.mu.fresh[i] = nil
+		if s.ended {
+			continue
+		}
+		st.mu.lastID++
+		s.id = st.mu.lastID
+		st.mu.subs[s.id] = s
+		req.Subscribe = append(req.Subscribe, s.message())
+	}
+	st.mu.fresh = st.mu.fresh[:0]
+	n := min(len(st.mu.acks), maxAcks)
+	for i, s := range st.mu.acks[:n] {
+		st.mu.acks[i] = nil
+		s.ack.queued = false
+		if !s.ended {
+			req.Acks = append(req.Acks, codec.ReplicaAck{
+				SubscriptionID: s.id, LeaderEpoch: s.ack.epoch, Flushed: s.ack.flushed, LogStart: s.ack.logStart,
+			})
+		}
+	}
+	if n < len(st.mu.acks) {
+		st.mu.acks = append(st.mu.acks[:0], st.mu.acks[n:]...)
+		st.wakeUp()
+	} else {
+		st.mu.acks = st.mu.acks[:0]
+	}
+	return len(st.mu.subs) == 0, len(req.Unsubscribe)+len(req.Subscribe)+len(req.Acks) == 0
+}
+
+func (s *followerSub) message() *runnelv1.ReplicateSubscribe {
+	topic := s.e.p.TopicID()
+	w := &s.want
+	return &runnelv1.ReplicateSubscribe{
+		SubscriptionId: s.id, TopicId: topic[:], Partition: s.e.p.Number(), StorageId: w.Self.StorageID[:], LogId: w.Self.LogID[:],
+		BrokerEpoch: w.BrokerEpoch, LeaderEpoch: w.Epoch, FetchOffset: w.Offset, LastEpoch: w.LastEpoch, LogStart: w.LogStart,
+		Session: uint64(w.Session),
+	}
+}
+
+// run keeps the stream until ctx ends.
+func (st *followerStream) run(ctx context.Context) {
+	delay := leastBackoff
+	for ctx.Err() == nil {
+		if !st.wanted() {
+			select {
+			case <-st.signal:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		welcomed, err := st.serve(ctx)
+		st.breakAll()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			st.f.cfg.Logger.Info("replication stream to a leader ended", slog.Int("leader", int(st.leader)),
+				slog.Bool("catch_up", st.catchUp), slog.Any("error", err))
+		}
+		if welcomed {
+			delay = leastBackoff
+		}
+		if err == nil {
+			continue
+		}
+		if clock.Sleep(ctx, st.f.cfg.Clock, delay-time.Duration(rand.Int64N(int64(delay)/5))) != nil {
+			return
+		}
+		delay = min(delay*8/5, mostBackoff)
+	}
+}
+
+// wanted reports whether there is anything to subscribe.
+func (st *followerStream) wanted() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.mu.fresh) > 0
+}
+
+// breakAll tells all subscriptions that the stream broke.
+func (st *followerStream) breakAll() {
+	st.mu.Lock()
+	broken := st.mu.fresh
+	for _, s := range st.mu.subs {
+		broken = append(broken, s)
+	}
+	st.mu.fresh, st.mu.gone, st.mu.acks = nil, nil, nil
+	alive := broken[:0]
+	for _, s := range broken {
+		if !s.ended {
+			st.endLocked(s)
+			alive = append(alive, s)
+		}
+	}
+	st.mu.Unlock()
+	for _, s := range alive {
+		s.e.push(task{kind: taskRefused, sub: s})
+	}
+}
+
+// serve opens the stream and speaks on it until it breaks, or has had no subscription for a while.
+func (st *followerStream) serve(ctx context.Context) (welcomed bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := st.open(ctx, cancel)
+	if err != nil {
+		return false, err
+	}
+	var receiving sync.WaitGroup
+	receiving.Go(func() { cancel(st.receive(stream)) })
+	defer receiving.Wait()
+	defer cancel(nil)
+
+	idle := st.f.cfg.Clock.NewTimer(st.f.cfg.IdleTimeout)
+	defer idle.Stop()
+	var req codec.ReplicateRequestFrame
+	for {
+		unused, empty := st.outgoing(&req)
+		if !empty {
+			if err := stream.SendMsg(&req); err != nil {
+				cancel(err) // the receiver may know better
+				return true, context.Cause(ctx)
+			}
+		}
+		if !unused {
+			idle.Reset(st.f.cfg.IdleTimeout)
+		}
+		select {
+		case <-st.signal:
+		case <-idle.C():
+			if unused {
+				_ = stream.CloseSend()
+				return true, nil
+			}
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		}
+	}
+}
+
+// open opens the stream, and checks that it is the right broker that answers.
+func (st *followerStream) open(ctx context.Context, cancel context.CancelCauseFunc) (grpc.ClientStream, error) {
+	st.f.cfg.Dialer.Retry(st.leader, st.class()) // this stream has a back-off of its own
+	want, ok := st.f.cfg.Directory.Peer(st.leader)
+	if !ok {
+		return nil, fmt.Errorf("%w: broker %d", peer.ErrUnknown, st.leader)
+	}
+	conn, err := st.f.cfg.Dialer.Conn(st.leader, st.class())
+	if err != nil {
+		return nil, err
+	}
+	deadline := st.f.cfg.Clock.AfterFunc(st.f.cfg.OpenTimeout, func() {
+		cancel(fmt.Errorf("%w: broker %d did not answer within %v", ErrProtocol, st.leader, st.f.cfg.OpenTimeout))
+	})
+	defer deadline.Stop()
+	stream, err := runnelv1.NewReplicationClient(conn).Replicate(ctx)
+	if err != nil {
+		return nil, causeOr(ctx, err)
+	}
+	kind := runnelv1.ReplicateStream_REPLICATE_STREAM_TAIL
+	if st.catchUp {
+		kind = runnelv1.ReplicateStream_REPLICATE_STREAM_CATCH_UP
+	}
+	hello := &runnelv1.ReplicateHello{Stream: kind, LeaderBrokerId: want.ID, LeaderBrokerEpoch: want.Epoch}
+	if err := stream.SendMsg(&codec.ReplicateRequestFrame{Hello: hello}); err != nil {
+		return nil, causeOr(ctx, fmt.Errorf("open: %w", err))
+	}
+	var f codec.ReplicateFrame
+	if err := stream.RecvMsg(&f); err != nil {
+		return nil, causeOr(ctx, err)
+	}
+	f.Free()
+	w := f.Answer.GetWelcome()
+	if w == nil || w.GetBrokerId() != want.ID || w.GetBrokerEpoch() != want.Epoch {
+		return nil, fmt.Errorf("%w: meant for broker %d of epoch %d, but broker %d of epoch %d answered",
+			ErrProtocol, want.ID, want.Epoch, w.GetBrokerId(), w.GetBrokerEpoch())
+	}
+	return stream, nil
+}
+
+func causeOr(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// receive hands on what the leader says until the stream breaks.
+func (st *followerStream) receive(stream grpc.ClientStream) error {
+	var f codec.ReplicateFrame
+	defer f.Free()
+	for {
+		if err := stream.RecvMsg(&f); err != nil {
+			return err
+		}
+		for i := range f.Offsets {
+			o := &f.Offsets[i]
+			if s := st.lookup(o.SubscriptionID); s != nil {
+				s.e.push(task{
+					kind: taskDeliver, sub: s, epoch: o.LeaderEpoch, offset: -1, hw: o.HighWatermark, wanted: o.LogStartWanted,
+					published: o.LogStartPublished, offsetsUpdate: true,
+				})
+			}
+		}
+		if f.SubscriptionID == 0 {
+			continue
+		}
+		s := st.lookup(f.SubscriptionID)
+		if s == nil { // it ended while this was under way
+			f.Free()
+			continue
+		}
+		if f.Answer != nil {
+			st.answered(s, &f)
+		}
+		if b := f.TakeBatch(); b != nil {
+			t := task{
+				kind: taskDeliver, sub: s, epoch: f.LeaderEpoch, offset: f.BaseOffset, hw: f.HighWatermark, wanted: f.LogStartWanted,
+				published: f.LogStartPublished, batches: b,
+			}
+			if !s.e.push(t) {
+				return fmt.Errorf("%w: more than %d bytes pushed to one partition", ErrProtocol, maxQueued)
+			}
+		}
+	}
+}
+
+func (st *followerStream) lookup(id uint32) *followerSub {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.mu.subs[id]
+}
+
+// answered hands on the answer to a subscription.
+func (st *followerStream) answered(s *followerSub, f *codec.ReplicateFrame) {
+	t := task{sub: s, epoch: f.LeaderEpoch}
+	switch a := f.Answer.GetAnswer().(type) {
+	case *runnelv1.ReplicateAnswer_Granted:
+		t.kind, t.offset = taskGranted, a.Granted.GetOffset()
+	case *runnelv1.ReplicateAnswer_Diverging:
+		t.kind, t.epoch, t.offset = taskDiverging, a.Diverging.GetEpoch(), a.Diverging.GetEndOffset()
+	case *runnelv1.ReplicateAnswer_BelowStart:
+		t.kind, t.offset = taskBelowStart, a.BelowStart.GetLogStart()
+	case *runnelv1.ReplicateAnswer_Refused:
+		t.kind = taskRefused
+		st.refused(s, a.Refused)
+		t.reason = reasons[a.Refused.GetReason()]
+	default: // an answer of a newer version
+		return
+	}
+	s.e.push(t)
+}
+
+// refused: the leader has ended the subscription.
+func (st *followerStream) refused(s *followerSub, r *runnelv1.ReplicateRefused) {
+	st.mu.Lock()
+	st.endLocked(s)
+	st.mu.Unlock()
+	switch r.GetReason() { //nolint:exhaustive // the others are the partition's
+	case runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_CATCH_UP, runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_TAIL:
+		st.f.move(s, r.GetReason() == runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_CATCH_UP)
+	case runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_INVALID, runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_STORAGE:
+		st.f.cfg.Logger.Warn("a leader refused a subscription", slog.Int("leader", int(st.leader)),
+			slog.String("topic_id", s.e.p.TopicID().String()), slog.Int("partition", int(s.e.p.Number())), slog.String("message", r.GetMessage()))
+	}
+}
+
+// reasons is refusals the other way round.
+var reasons = func() map[runnelv1.ReplicateRefusal]replica.Reason {
+	m := map[runnelv1.ReplicateRefusal]replica.Reason{}
+	for reason, r := range refusals {
+		m[r] = reason
+	}
+	return m
+}()
