@@ -14,6 +14,8 @@ FUZZTIME = 30s
 # More flags for the programs behind the targets of these names.
 QUICKSTARTFLAGS =
 CRASHFLAGS =
+CHAOS_TIME = 5m
+CHAOSFLAGS =
 BENCHFLAGS =
 PEERSFLAGS =
 
@@ -64,6 +66,10 @@ fuzz: ## Every fuzz target for FUZZTIME each
 .PHONY: crash
 crash: bin-runnel ## Kill real brokers under load, also on a file system that drops unsynced writes; check the history
 	CGO_ENABLED=0 $(GO) run ./test/crash -runnel bin/runnel $(CRASHFLAGS)
+
+.PHONY: chaos
+chaos: bin-runnel ## Kill, pause, cut off, fill and empty real brokers and etcd under load for CHAOS_TIME; check the history (Linux, root)
+	CGO_ENABLED=0 $(GO) run ./test/chaos -runnel bin/runnel -time $(CHAOS_TIME) $(CHAOSFLAGS)
 
 .PHONY: bench
 bench: bin-runnel ## Measure against the targets and print the table

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// kind is a kind of fault. strike returns once it was taken back; it always takes it back, also when ctx ends.
+type kind struct {
+	name   string
+	strike func(t *trial, ctx context.Context, random *rand.Rand) error
+}
+
+// The lanes. Faults of one lane follow each other, those of different lanes meet.
+var (
+	brokerFaults = []kind{
+		{"kill", killBroker},
+		{"kill-controller", killController},
+		{"restart", restartBroker},
+		{"pause", pauseBroker},
+		{"cut-pair", cutPair},
+		{"isolate", isolateBroker},
+		{"cut-clients", cutClients},
+		{"lost-disk", loseDisk},
+		{"full-disk", fillDisk},
+	}
+	etcdFaults = []kind{
+		{"etcd-kill", killMember},
+		{"etcd-pause", pauseMember},
+		{"etcd-quorum", loseQuorum},
+		{"cut-etcd", cutEtcd},
+	}
+)
+
+// lanes are the faults asked for.
+func (t *trial) lanes() [][]kind {
+	var out [][]kind
+	for _, lane := range [][]kind{brokerFaults, etcdFaults} {
+		out = append(out, slices.DeleteFunc(slices.Clone(lane), func(k kind) bool {
+			return t.options.only != "" && !slices.Contains(strings.Split(t.options.only, ","), k.name)
+		}))
+	}
+	return out
+}
+
+func (t *trial) kinds() []kind { return slices.Concat(t.lanes()...) }
+
+// counts is how often each kind of fault has struck.
+type counts struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *counts) add(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[name]++
+}
+
+func (c *counts) of(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[name]
+}
+
+func (c *counts) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(c.n)) {
+		out = append(out, name+"="+strconv.Itoa(c.n[name]))
+	}
+	return strings.Join(out, " ")
+}
+
+func pick(random *rand.Rand, from []string) string { return from[random.IntN(len(from))] }
+
+// during takes the fault back after a while, or when ctx ends.
+func during(ctx context.Context, d time.Duration, back func() error) error {
+	_ = sleep(ctx, d) // the end of the run ends the fault, too
+	return back()
+}
+
+func killBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+	return t.kill(ctx, pick(random, t.cluster.Brokers()), between(random, 0, 2*time.Second))
+}
+
+func killController(t *trial, ctx context.Context, random *rand.Rand) error {
+	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	info, err := t.client.Admin().DescribeCluster(asking)
+	name := strconv.Itoa(int(info.Controller))
+	if err != nil || !slices.Contains(t.cluster.Brokers(), name) {
+		name = pick(random, t.cluster.Brokers()) // nobody says who controls just now
+	}
+	return t.kill(ctx, name, between(random, 0, 2*time.Second))
+}
+
+func (t *trial) kill(ctx context.Context, name string, down time.Duration) error {
+	say("kill -9 broker %s for %v", name, down.Round(time.Millisecond))
+	if err := t.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
+		return err
+	}
+	return during(ctx, down, func() error { return t.spawn(name) })
+}
+
+// spawn starts a process that may have to wait for others until it is ready.
+func (t *trial) spawn(name string) error { return t.cluster.SpawnProcess(name) }
+
+func restartBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+	name := pick(random, t.cluster.Brokers())
+	say("restart broker %s", name)
+	if err := t.cluster.StopProcess(context.WithoutCancel(ctx), name); err != nil {
+		return err
+	}
+	return t.spawn(name)
+}
+
+func pauseBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+	// Sometimes for longer than a lease.
+	return t.pause(ctx, pick(random, t.cluster.Brokers()), between(random, 300*time.Millisecond, 7*time.Second))
+}
+
+func (t *trial) pause(ctx context.Context, name string, d time.Duration) error {
+	say("pause %s for %v", name, d.Round(time.Millisecond))
+	if err := t.cluster.Pause(name); err != nil {
+		return err
+	}
+	return during(ctx, d, func() error { return t.cluster.Resume(name) })
+}
+
+// cut loses what passes between the pairs for a while.
+func (t *trial) cut(ctx context.Context, d time.Duration, pairs [][2]string) error {
+	say("cut %v for %v", pairs, d.Round(time.Millisecond))
+	var errs []error
+	for _, p := range pairs {
+		errs = append(errs, t.cluster.Cut(p[0], p[1]))
+	}
+	return errors.Join(errors.Join(errs...), during(ctx, d, func() error {
+		var errs []error
+		for _, p := range pairs {
+			errs = append(errs, t.cluster.Heal(p[0], p[1]))
+		}
+		return errors.Join(errs...)
+	}))
+}
+
+func cutPair(t *trial, ctx context.Context, random *rand.Rand) error {
+	names := t.cluster.Brokers()
+	order := random.Perm(len(names))
+	return t.cut(ctx, between(random, time.Second, 6*time.Second), [][2]string{{names[order[0]], names[order[1]]}})
+}
+
+func isolateBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+	name := pick(random, t.cluster.Brokers())
+	var pairs [][2]string
+	for _, other := range t.cluster.Others(name) {
+		pairs = append(pairs, [2]string{name, other})
+	}
+	return t.cut(ctx, between(random, time.Second, 8*time.Second), pairs)
+}
+
+func cutClients(t *trial, ctx context.Context, random *rand.Rand) error {
+	return t.cut(ctx, between(random, time.Second, 4*time.Second), [][2]string{{pick(random, t.cluster.Brokers()), "host"}})
+}
+
+func cutEtcd(t *trial, ctx context.Context, random *rand.Rand) error {
+	name := pick(random, t.cluster.Brokers())
+	var pairs [][2]string
+	for _, member := range t.cluster.Etcd() {
+		pairs = append(pairs, [2]string{name, member})
+	}
+	return t.cut(ctx, between(random, time.Second, 8*time.Second), pairs)
+}
+
+// loseDisk empties a broker's data directory while it is down. Committed records survive that of one broker at a time, once all
+// replicas are in sync.
+func loseDisk(t *trial, ctx context.Context, random *rand.Rand) error {
+	if err := t.awaitWhole(ctx); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return err
+	}
+	name := pick(random, t.cluster.Brokers())
+	say("lose the disk of broker %s", name)
+	steady := context.WithoutCancel(ctx)
+	if err := t.cluster.Kill(steady, name); err != nil {
+		return err
+	}
+	if err := empty(t.cluster.DataDir(name)); err != nil {
+		return err
+	}
+	if err := t.spawn(name); err != nil {
+		return err
+	}
+	// Nothing else is done to brokers before it has caught up: another loss meanwhile could be one too many.
+	return t.awaitWhole(steady)
+}
+
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
+}
+
+func fillDisk(t *trial, ctx context.Context, random *rand.Rand) error {
+	name := pick(random, t.cluster.Brokers())
+	// Below the reserve produce is refused; at 0 every write fails.
+	left := []int64{0, reserveBytes / 2}[random.IntN(2)]
+	d := between(random, time.Second, 4*time.Second)
+	say("fill the disk of broker %s up to %d bytes for %v", name, left, d.Round(time.Millisecond))
+	if err := t.disks.fill(name, left); err != nil {
+		return errors.Join(err, t.disks.free(name))
+	}
+	if err := during(ctx, d, func() error { return t.disks.free(name) }); err != nil {
+		return err
+	}
+	return t.revive(name)
+}
+
+// revive starts a broker that has stopped because of what was done to it, as a supervisor would.
+func (t *trial) revive(name string) error {
+	for _, p := range t.cluster.Processes {
+		if p.Name == name && !p.Alive() {
+			say("broker %s had stopped: starting it", name)
+			return t.spawn(name)
+		}
+	}
+	return nil
+}
+
+func killMember(t *trial, ctx context.Context, random *rand.Rand) error {
+	name := pick(random, t.cluster.Etcd())
+	down := between(random, 0, 3*time.Second)
+	say("kill -9 %s for %v", name, down.Round(time.Millisecond))
+	if err := t.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
+		return err
+	}
+	return during(ctx, down, func() error { return t.spawn(name) })
+}
+
+func pauseMember(t *trial, ctx context.Context, random *rand.Rand) error {
+	return t.pause(ctx, pick(random, t.cluster.Etcd()), between(random, 500*time.Millisecond, 4*time.Second))
+}
+
+// loseQuorum kills two members of three.
+func loseQuorum(t *trial, ctx context.Context, random *rand.Rand) error {
+	members := t.cluster.Etcd()
+	spared := random.IntN(len(members))
+	down := between(random, time.Second, 5*time.Second)
+	say("kill -9 all members of etcd but %s for %v", members[spared], down.Round(time.Millisecond))
+	var errs []error
+	for i, name := range members {
+		if i != spared {
+			errs = append(errs, t.cluster.Kill(context.WithoutCancel(ctx), name))
+		}
+	}
+	return errors.Join(errors.Join(errs...), during(ctx, down, func() error {
+		var errs []error
+		for i, name := range members {
+			if i != spared {
+				errs = append(errs, t.spawn(name))
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return fmt.Errorf("restart members: %w", err)
+		}
+		return nil
+	}))
+}
