@@ -1,48 +1,85 @@
 package partition
 
 import (
-	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/broker/replica"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/record"
 )
 
-// Partition is one partition that this broker hosts. Safe for concurrent use. It starts nothing.
+// Config is what a Partition is made of.
+type Config struct {
+	Log   *log.Log
+	Clock clock.Clock
+	// Origin is a time before New, the same for all partitions of a process: subscriptions are numbered on from one partition to the
+	// next over the same directory. Zero: now.
+	Origin time.Time
+	// Gate is asked before each append and refuses it with an error, e.g. while the disk is full; it must not block. Nil: nothing is
+	// refused.
+	Gate func() error
+	// Replica are the settings of the replication protocol. BrokerID is this broker.
+	Replica replica.Config
+	// Transport, Metadata and Reset reach the rest of the cluster. A partition whose only replica is here needs none of them.
+	Transport Transport
+	Metadata  MetadataWriter
+	Reset     Resetter
+	// Workers carry out what waits for the disk. Nil: whoever caused it does.
+	Workers *Workers
+	// Logger hears what failed and will be tried again. Nil: nobody.
+	Logger *slog.Logger
+}
+
+// Partition is one partition that this broker hosts. Safe for concurrent use. It starts nothing but work of Config.Workers.
 type Partition struct {
+	cfg  Config
 	log  *log.Log
 	clk  clock.Clock
 	gate func() error
 	role atomic.Pointer[role]
+	// ticks: the machine has something to wait for.
+	ticks atomic.Bool
+	// wanted is the log start that followers are asked to journal, at least what was ever asked for here.
+	wanted atomic.Int64
 
 	// produceMu makes append and queueing one step, so that both have the same order.
 	produceMu sync.Mutex
+	// pending.mu guards what follows, too.
 	pending   fifo
-	// wokenAt is the high watermark that readers were last told of. Guarded by pending.mu.
+	machine   *replica.Replica
+	event     replica.Event // what the machine is being told
+	effects   effects
+	update    RecordUpdate
+	followers followers
+	// wokenAt is the high watermark that readers were last told of.
 	wokenAt int64
 
 	wakers wakers
 }
 
-// New returns the partition of l. It follows nobody and leads nothing until SetRole. gate is asked before each append and refuses it
-// with an error, e.g. while the disk is full; it must not block. Nil: nothing is refused.
-func New(l *log.Log, clk clock.Clock, gate func() error) *Partition {
-	if gate == nil {
-		gate = func() error { return nil }
+// New returns the partition of a log. It follows nobody and leads nothing until SetRecord.
+func New(c Config) *Partition {
+	p := &Partition{cfg: c, log: c.Log, clk: c.Clock, gate: c.Gate, wokenAt: c.Log.HighWatermark()}
+	if c.Origin.IsZero() {
+		p.cfg.Origin = c.Clock.Now()
 	}
-	p := &Partition{log: l, clk: clk, gate: gate, wokenAt: l.HighWatermark()}
+	if p.gate == nil {
+		p.gate = func() error { return nil }
+	}
+	p.machine = replica.New(c.Replica, machineLog{c.Log})
 	p.role.Store(&role{Role: Role{LeaderID: -1}})
-	l.OnFlushed(func(int64) {
-		if p.settle() {
-			p.wake()
-		}
-	})
+	c.Log.OnFlushed(func(int64) { p.step(replica.Event{Kind: replica.EventFlushed}, waitsForNothing) })
 	return p
 }
+
+// Log returns the partition's log.
+func (p *Partition) Log() *log.Log { return p.log }
 
 // TopicID returns the topic.
 func (p *Partition) TopicID() ids.TopicID { return p.log.TopicID() }
@@ -75,20 +112,28 @@ func (p *Partition) Produce(b *Produce) {
 	w, done := p.append(b)
 	if done && !b.InOrder {
 		p.produceMu.Unlock()
+		if w.result.Err == nil {
+			p.progress()
+		}
 		b.Waiter.Acked(w.result)
 		return
 	}
 	w.ready = done
 	p.pending.mu.Lock()
+	if r := p.role.Load(); !done && (!r.Leading || r.Epoch != w.epoch) {
+		// Leadership ended beside the append: nobody will answer for that epoch any more.
+		w.result, w.ready = unknown(&w, r.lost()), true
+	}
 	p.pending.pushLocked(w)
 	first := p.pending.n == 1
 	p.pending.mu.Unlock()
 	p.produceMu.Unlock()
+	if w.result.Err == nil {
+		p.progress()
+	}
 	// A sync may have covered the batch between append and queueing; only the front can be answered.
-	if w.ready && first || p.log.HighWatermark() >= w.end || p.log.Flushed() >= w.end {
-		if p.settle() {
-			p.wake()
-		}
+	if w.ready && first || p.log.HighWatermark() >= w.end {
+		p.settle()
 	}
 }
 
@@ -96,8 +141,9 @@ func (p *Partition) Produce(b *Produce) {
 func (p *Partition) Refuse(w Waiter, err error) {
 	p.pending.mu.Lock()
 	p.pending.pushLocked(waiting{waiter: w, result: refused(err), ready: true})
+	n := p.settleLocked()
 	p.pending.mu.Unlock()
-	p.settle()
+	p.notify(n)
 }
 
 func refused(err error) Result { return Result{Base: -1, AppendTimeMS: -1, Err: err} }
@@ -110,8 +156,8 @@ func (p *Partition) append(b *Produce) (w waiting, done bool) {
 		w.result = refused(err)
 		return w, true
 	}
-	if !b.AcksLeader && int32(len(r.ISR)) < r.MinISR {
-		w.result = refused(fmt.Errorf("%w: %d in sync, %d needed", ErrNotEnoughReplicas, len(r.ISR), r.MinISR))
+	if !b.AcksLeader && !r.Writable {
+		w.result = refused(fmt.Errorf("%w: %d are in sync, and fewer than the %d needed keep up", ErrNotEnoughReplicas, len(r.ISR), r.MinISR))
 		return w, true
 	}
 	if err := p.gate(); err != nil {
@@ -176,18 +222,6 @@ func (p *Partition) OffsetForTime(epoch int32, ms int64) (offset, timestamp int6
 	return p.log.OffsetForTime(ms)
 }
 
-// DeleteRecords moves the log start up to before (-1: the high watermark) and returns it. Blocks for the journal.
-func (p *Partition) DeleteRecords(ctx context.Context, before int64) (int64, error) {
-	if err := p.role.Load().admit(-1); err != nil {
-		return 0, err
-	}
-	start, err := p.log.DeleteRecords(ctx, before)
-	if err == nil {
-		p.wake()
-	}
-	return start, err
-}
-
 // Status describes the partition for people.
 type Status struct {
 	Role     Role
@@ -195,11 +229,18 @@ type Status struct {
 	State    log.State
 	Size     int64 // bytes
 	Segments int
+	// Replication is the state of the protocol, on a clock that says Now.
+	Replication replica.Status
+	Now         time.Duration
 }
 
 // Status returns the status now.
 func (p *Partition) Status() Status {
-	return Status{
+	s := Status{
 		Role: p.Role(), Offsets: p.log.Offsets(), State: p.log.State(), Size: p.log.Size(), Segments: len(p.log.Segments()),
 	}
+	p.pending.mu.Lock()
+	defer p.pending.mu.Unlock()
+	s.Replication, s.Now = p.machine.Status(), p.clk.Since(p.cfg.Origin)
+	return s
 }

@@ -13,6 +13,7 @@ import (
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/broker/partition/partitiontest"
+	"runnel.dev/runnel/broker/replica"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/ids"
 )
@@ -63,21 +64,32 @@ func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, host: partitiontest.NewHost(t, clock.NewFake(start))}
 	f.log = f.host.Log(ids.NewTopicID(), 3, log.DefaultConfig())
-	f.p = partition.New(f.log, f.host.Clock, nil)
+	f.p = partition.New(partition.Config{Log: f.log, Clock: f.host.Clock, Replica: replica.Config{BrokerID: 7}})
 	f.lead(1)
 	return f
 }
 
+// lead makes broker 7, which is this one, lead alone.
 func (f *fixture) lead(epoch int32) {
-	f.Helper()
-	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: epoch, ISR: []int32{7}, MinISR: 1})
+	partitiontest.Lead(f.p, 7, epoch)
+	if f.log.End() == f.log.Flushed() {
+		f.host.Sync() // the epoch, which nothing counts before
+	}
 }
 
-func (f *fixture) role(r partition.Role) {
-	f.Helper()
-	if err := f.p.SetRole(r); err != nil {
-		f.Fatal(err)
+// follow makes broker 8 lead.
+func (f *fixture) follow(epoch int32) { partitiontest.Follow(f.p, 8, epoch) }
+
+// record gives the partition a record that broker 7 leads with others in sync.
+func (f *fixture) record(epoch int32, minISR int, others ...int32) {
+	r := replica.Record{
+		Leader: 7, LeaderEpoch: epoch, LeaderBrokerEpoch: 1, Replicas: append([]int32{7}, others...), MinISR: minISR,
+		ISR: []replica.Member{{BrokerID: 7, StorageID: partitiontest.StorageID, LogID: f.log.LogID()}},
 	}
+	for _, id := range others {
+		r.ISR = append(r.ISR, replica.Member{BrokerID: id, StorageID: partitiontest.StorageID, LogID: ids.NewLogID()})
+	}
+	partitiontest.Set(f.p, r)
 }
 
 func (f *fixture) produce(name string, change ...func(*partition.Produce)) {
@@ -178,11 +190,13 @@ func TestEpochsAreChecked(t *testing.T) {
 	if !errors.Is(got[1].Err, partition.ErrUnknownEpoch) {
 		t.Fatalf("newer: %v", got[1].Err)
 	}
-	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: 4, ISR: []int32{7}})
+	f.p.SetRecord(partition.RecordUpdate{
+		Record: &replica.Record{Leader: 7, LeaderEpoch: 4}, BrokerEpoch: 1, StorageID: partitiontest.StorageID, Usable: true,
+	})
 	if e := f.p.Role().Epoch; e != 5 {
-		t.Fatalf("an older role was taken over: epoch %d", e)
+		t.Fatalf("an older record was taken over: epoch %d", e)
 	}
-	f.role(partition.Role{LeaderID: 8, Epoch: 6})
+	f.follow(6)
 	f.produce("follower", epoch(-1))
 	if got := f.names("follower"); !errors.Is(got[0].Err, partition.ErrNotLeader) {
 		t.Fatalf("%v", got[0].Err)
@@ -198,7 +212,7 @@ func TestEpochsAreChecked(t *testing.T) {
 func TestLostLeadershipLeavesTheOutcomeUnknown(t *testing.T) {
 	f := setup(t)
 	f.produce("waits")
-	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	f.follow(2)
 	got := f.names("waits")
 	if !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) || !errors.Is(got[0].Err, partition.ErrNotLeader) {
 		t.Fatalf("%v", got[0].Err)
@@ -216,7 +230,7 @@ func TestLostLeadershipLeavesTheOutcomeUnknown(t *testing.T) {
 func TestRegainedLeadershipDoesNotAnswerByOffsetAlone(t *testing.T) {
 	f := setup(t)
 	f.produce("old")
-	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	f.follow(2)
 	f.names("old")
 	if err := f.p.Truncate(t.Context(), 0); err != nil {
 		t.Fatal(err)
@@ -265,7 +279,7 @@ func TestGenerationIsPartOfTheMatch(t *testing.T) {
 
 func TestNotEnoughReplicas(t *testing.T) {
 	f := setup(t)
-	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: 1, ISR: []int32{7}, MinISR: 2})
+	f.record(1, 2)
 	f.produce("refused", func(p *partition.Produce) { p.InOrder = false })
 	if got := f.names("refused"); !errors.Is(got[0].Err, partition.ErrNotEnoughReplicas) {
 		t.Fatalf("%v", got[0].Err)
@@ -277,7 +291,7 @@ func TestNotEnoughReplicas(t *testing.T) {
 
 func TestTheHighWatermarkWaitsForOtherMembers(t *testing.T) {
 	f := setup(t)
-	f.role(partition.Role{Leading: true, LeaderID: 7, Epoch: 1, ISR: []int32{7, 8}, MinISR: 1})
+	f.record(1, 1, 8)
 	f.produce("waits")
 	f.host.Sync()
 	f.names()
@@ -310,6 +324,11 @@ func TestCloseAndFail(t *testing.T) {
 	if got := f.names("failed"); !errors.Is(got[0].Err, cause) || !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) {
 		t.Fatalf("%v", got[0].Err)
 	}
+	f.produce("after", func(p *partition.Produce) { p.InOrder = false })
+	if got := f.names("after"); !errors.Is(got[0].Err, partition.ErrNotLeader) {
+		t.Fatalf("%v", got[0].Err)
+	}
+	f.lead(2)
 	f.produce("closed")
 	f.p.Close()
 	f.produce("late", func(p *partition.Produce) { p.InOrder = false })
@@ -317,8 +336,8 @@ func TestCloseAndFail(t *testing.T) {
 	if !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) || !errors.Is(got[1].Err, partition.ErrClosed) || errors.Is(got[1].Err, partition.ErrOutcomeUnknown) {
 		t.Fatalf("%+v", got)
 	}
-	if err := f.p.SetRole(partition.Role{Leading: true, Epoch: 9}); !errors.Is(err, partition.ErrClosed) {
-		t.Fatalf("a closed partition leads again: %v", err)
+	if f.lead(9); f.p.Role().Leading {
+		t.Fatal("a closed partition leads again")
 	}
 }
 
@@ -416,9 +435,7 @@ func TestAnEpochThatCannotBeginEndsTheOneBefore(t *testing.T) {
 	if err := f.log.AssignEpoch(9); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.p.SetRole(partition.Role{Leading: true, LeaderID: 7, Epoch: 2, ISR: []int32{7}, MinISR: 1}); !errors.Is(err, log.ErrFenced) {
-		t.Fatalf("%v", err)
-	}
+	f.lead(2)
 	if got := f.names("waits"); !errors.Is(got[0].Err, partition.ErrOutcomeUnknown) {
 		t.Fatalf("%v", got[0].Err)
 	}
@@ -436,5 +453,21 @@ func TestEpochZeroIsAnyEpoch(t *testing.T) {
 		if _, err := f.p.Limits(epoch); !errors.Is(err, want) {
 			t.Errorf("epoch %d: %v, want %v", epoch, err, want)
 		}
+	}
+}
+
+// BenchmarkProduce appends batches of 1 KiB to a partition whose only replica is here; each is acknowledged by a round of its own.
+func BenchmarkProduce(b *testing.B) {
+	host := partitiontest.NewHost(b, clock.System())
+	p := host.Leader(ids.NewTopicID(), 0, 7, log.DefaultConfig())
+	batch, h := partitiontest.Batch(b, 1, string(make([]byte, 1<<10)))
+	req := &partition.Produce{Batch: batch, Header: h, LeaderEpoch: 1, Waiter: discard{}}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Produce(req)
+		host.Sync()
+	}
+	if n := p.Waiting(); n != 0 {
+		b.Fatalf("%d wait", n)
 	}
 }

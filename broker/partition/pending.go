@@ -41,12 +41,6 @@ type fifo struct {
 	held bool
 }
 
-func (f *fifo) hold(on bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.held = on
-}
-
 func (f *fifo) pushLocked(w waiting) {
 	if f.n == len(f.ring) {
 		grown := make([]waiting, max(16, 2*len(f.ring)))
@@ -67,23 +61,20 @@ func (f *fifo) popLocked() {
 	f.n--
 }
 
-// settle moves the high watermark, if this broker alone decides on it, answers what it has passed, and reports whether it moved.
+// settleLocked answers what the high watermark has passed, and says whom to wake.
 //
 // Interleavings: every value that an answer rests on is read under pending.mu, after the entry was queued. A truncation takes
-// the same lock to set held before it begins, and to clear it after the offsets went down. So no flushed offset of before a
-// truncation can meet an entry of after it, and the high watermark is never raised by one.
-func (p *Partition) settle() (moved bool) {
-	p.pending.mu.Lock()
-	defer p.pending.mu.Unlock()
+// the same lock to set held before it begins, and to clear it after the offsets went down. So no high watermark of before a
+// truncation can meet an entry of after it. Needs pending.mu.
+func (p *Partition) settleLocked() notes {
 	if p.pending.held {
-		return false
-	}
-	if r := p.role.Load(); r.Leading && len(r.ISR) <= 1 {
-		p.log.SetHighWatermark(p.log.Flushed())
+		return 0
 	}
 	hw, gen := p.log.HighWatermark(), p.log.TruncationGen()
-	moved = hw > p.wokenAt
-	p.wokenAt = hw
+	var n notes
+	if hw > p.wokenAt {
+		p.wokenAt, n = hw, noteReaders|noteFollowers
+	}
 	start := p.log.LogStart()
 	for p.pending.n > 0 {
 		w := p.pending.frontLocked()
@@ -99,13 +90,18 @@ func (p *Partition) settle() (moved bool) {
 		p.pending.popLocked()
 		waiter.Acked(result)
 	}
-	return moved
+	return n
 }
 
-// failPending answers everything that waits.
-func (p *Partition) failPending(cause error) {
+func (p *Partition) settle() {
 	p.pending.mu.Lock()
-	defer p.pending.mu.Unlock()
+	n := p.settleLocked()
+	p.pending.mu.Unlock()
+	p.notify(n)
+}
+
+// failPendingLocked answers everything that waits. Needs pending.mu.
+func (p *Partition) failPendingLocked(cause error) {
 	for p.pending.n > 0 {
 		w := p.pending.frontLocked()
 		if !w.ready {

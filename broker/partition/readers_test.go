@@ -22,7 +22,7 @@ func TestChangingOneOfManyWakersCopiesNone(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations per change", n)
 	}
-	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	f.follow(2)
 	for i := range wakers {
 		if n := wakers[i].n.Load(); n != 1 {
 			t.Fatalf("waker %d was woken %d times", i, n)
@@ -48,7 +48,7 @@ func TestWakers(t *testing.T) {
 	if _, err := f.p.DeleteRecords(t.Context(), -1); err != nil {
 		t.Fatal(err)
 	}
-	f.role(partition.Role{LeaderID: 8, Epoch: 2})
+	f.follow(2)
 	if a.n.Load() != 3 || b.n.Load() != 1 {
 		t.Fatalf("woken %d and %d times", a.n.Load(), b.n.Load())
 	}

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/broker/replica"
 	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/ids"
@@ -108,15 +110,37 @@ func (h *Host) Log(id ids.TopicID, number int32, cfg log.Config) *log.Log {
 	return l
 }
 
-// Leader makes a partition that broker leads in epoch 1, alone.
+// Leader makes a partition that broker leads in epoch 1, alone, and returns once it does.
 func (h *Host) Leader(id ids.TopicID, number, broker int32, cfg log.Config) *partition.Partition {
 	h.t.Helper()
-	p := partition.New(h.Log(id, number, cfg), h.Clock, nil)
-	role := partition.Role{Leading: true, LeaderID: broker, Epoch: 1, Replicas: []int32{broker}, ISR: []int32{broker}, MinISR: 1}
-	if err := p.SetRole(role); err != nil {
-		h.t.Fatal(err)
-	}
+	p := partition.New(partition.Config{Log: h.Log(id, number, cfg), Clock: h.Clock, Replica: replica.Config{BrokerID: broker}})
+	Lead(p, broker, 1)
+	h.Sync() // the epoch
 	return p
+}
+
+// StorageID is the data directory of the partitions that Lead and Follow speak to.
+var StorageID = ids.NewStorageID()
+
+// Lead makes broker, whose partition p is, lead it alone under an epoch.
+func Lead(p *partition.Partition, broker, epoch int32) {
+	Set(p, replica.Record{
+		Leader: broker, LeaderEpoch: epoch, LeaderBrokerEpoch: 1, Replicas: []int32{broker},
+		ISR: []replica.Member{{BrokerID: broker, StorageID: StorageID, LogID: p.Log().LogID()}}, MinISR: 1,
+	})
+}
+
+// Follow makes leader, another broker, lead p under an epoch.
+func Follow(p *partition.Partition, leader, epoch int32) {
+	Set(p, replica.Record{Leader: leader, LeaderEpoch: epoch, LeaderBrokerEpoch: 1, Replicas: []int32{leader}, MinISR: 1})
+}
+
+var revision atomic.Int64
+
+// Set gives p a record, newer than any before it.
+func Set(p *partition.Partition, r replica.Record) {
+	r.Revision = revision.Add(1)
+	p.SetRecord(partition.RecordUpdate{Record: &r, BrokerEpoch: 1, StorageID: StorageID, Usable: true})
 }
 
 // Batch returns a batch with one record per value, stamped ms, and its header.
