@@ -86,50 +86,35 @@ func (l *Log) duplicate(d pastBatch, cfg *Config) Appended {
 	return a
 }
 
-// AppendAsFollower appends one batch that a leader stamped. It must begin at the log end (ErrNotContiguous); its epoch
-// must not be older than the log's (ErrFenced), and it must end behind its beginning (record.ErrInvalid). Producer sequences were checked by the leader. b is borrowed.
-func (l *Log) AppendAsFollower(b []byte) error {
-	h, err := record.ParseHeader(b)
-	if err != nil {
+// write appends one stamped batch. Needs appendMu.
+func (l *Log) write(b []byte, h record.Header, now time.Time) error {
+	if err := l.prepareWrite(h, now); err != nil {
 		return err
 	}
-	if err := record.VerifyCRC(b); err != nil {
-		return err
-	}
-	l.appendMu.Lock()
-	defer l.appendMu.Unlock()
-	now := l.clk.Now()
-	l.w.producers.limit = l.cfg.Load().MaxProducers
-	if err := l.writableAt(now); err != nil {
-		return err
-	}
-	if end := l.end.Load(); h.BaseOffset != end {
-		return fmt.Errorf("%w: base offset %d, log end %d", ErrNotContiguous, h.BaseOffset, end)
-	}
-	if h.LastOffsetDelta < 0 || h.NextOffset() < h.BaseOffset {
-		return fmt.Errorf("append at %d: last offset delta is %d: %w", h.BaseOffset, h.LastOffsetDelta, record.ErrInvalid)
-	}
-	if err := l.assignEpochLocked(h.LeaderEpoch); err != nil {
-		return err
-	}
-	return l.write(b, h, now)
+	return l.writeRun(b, h, h.NextOffset(), now)
 }
 
-// write appends one stamped batch to the active segment, after a roll if one is due. Needs appendMu.
-//
-// Crash windows: before the write, nothing happened. A write that did not reach the disk, or did in part, fails its
-// checksum or its length and is cut by recovery; nobody was told of it, for Flushed is below it. The same holds for a
-// write that failed: what it left is cut off here, or before the next append.
-func (l *Log) write(b []byte, h record.Header, now time.Time) error {
+// prepareWrite makes the active segment one that the batch of h may go to. Needs appendMu.
+func (l *Log) prepareWrite(h record.Header, now time.Time) error {
 	if err := l.dropClean(); err != nil {
 		return l.writeFailed(err, now)
 	}
 	if err := l.boundEpochs(h.BaseOffset); err != nil {
 		return l.writeFailed(err, now)
 	}
-	if err := l.rollIfDue(len(b), h.LastOffset(), now); err != nil {
+	if err := l.rollIfDue(h.Size(), h.LastOffset(), now); err != nil {
 		return l.writeFailed(err, now)
 	}
+	return nil
+}
+
+// writeRun appends a run of stamped batches to the active segment: h is the header of the first, next the offset behind the last.
+// Needs appendMu, and prepareWrite.
+//
+// Crash windows: before the write, nothing happened. A write that did not reach the disk, or did in part, fails its
+// checksum or its length and is cut by recovery; nobody was told of it, for Flushed is below it. The same holds for a
+// write that failed: what it left is cut off here, or before the next append.
+func (l *Log) writeRun(b []byte, h record.Header, next int64, now time.Time) error {
 	s := l.active()
 	ref, err := s.AcquireWritable()
 	if err != nil {
@@ -147,8 +132,8 @@ func (l *Log) write(b []byte, h record.Header, now time.Time) error {
 		_ = ref.Release()
 		return l.writeFailed(err, now)
 	}
-	l.publish(ref, h.NextOffset())
-	l.w.producers.add(h, now.UnixMilli())
+	l.publish(ref, next)
+	l.noteProducers(b, h, now.UnixMilli())
 	if l.w.firstAt.IsZero() {
 		l.w.firstAt = now
 	}
@@ -156,6 +141,15 @@ func (l *Log) write(b []byte, h record.Header, now time.Time) error {
 	l.snapshotIfDue(s)
 	l.markDirty()
 	return nil
+}
+
+// noteProducers takes the batches of a run into the producer state. Needs appendMu.
+func (l *Log) noteProducers(b []byte, h record.Header, nowMS int64) {
+	l.w.producers.add(h, nowMS)
+	for b = b[h.Size():]; len(b) > 0; b = b[h.Size():] {
+		h, _ = record.ParseHeader(b) // it was parsed before
+		l.w.producers.add(h, nowMS)
+	}
 }
 
 // publish makes the bytes up to end visible and remembers that ref's file needs a sync. Both happen under mu: a

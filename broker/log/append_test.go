@@ -51,7 +51,7 @@ func TestAFollowersBatchMustHoldOffsets(t *testing.T) {
 	b[23], b[24], b[25], b[26] = 0xff, 0xff, 0xff, 0xff // last offset delta -1
 	record.Stamp(b, 0, 1)
 	record.SetProducerOn(b, -1, -1, -1) // renews the checksum
-	if err := e.l.AppendAsFollower(b); !errors.Is(err, record.ErrInvalid) || e.l.Size() > 0 {
+	if _, err := e.l.AppendAsFollower(b); !errors.Is(err, record.ErrInvalid) || e.l.Size() > 0 {
 		t.Errorf("append: %v, %d bytes", err, e.l.Size())
 	}
 }

@@ -59,7 +59,7 @@ func (l *Log) create(st StartState) error {
 	}
 	segs := []*segment.Segment{s}
 	l.segs.Store(&segs)
-	for _, v := range []func(int64){l.logStart.Store, l.hw.Store, l.flushed.Store, l.end.Store} {
+	for _, v := range []func(int64){l.logStart.Store, l.replicaStart.Store, l.hw.Store, l.flushed.Store, l.end.Store} {
 		v(st.Offset)
 	}
 	g := merge(st.Epochs).upTo(st.Offset)

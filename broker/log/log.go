@@ -37,7 +37,9 @@ type Log struct {
 	logStart, hw, flushed, end atomic.Int64
 	// wantedStart is the journaled log start. Invariant: never goes down. Guarded for writing by startMu.
 	wantedStart atomic.Int64
-	retired     atomic.Uint64 // segments that log-start moves removed, since they were last asked about
+	// replicaStart is the base of the batch that holds logStart. It is stored after logStart, before segments go.
+	replicaStart atomic.Int64
+	retired      atomic.Uint64 // segments that log-start moves removed, since they were last asked about
 	// Invariant: adoptedDurable ≤ adopted; neither ever goes down.
 	adopted, adoptedDurable atomic.Int32
 	// truncations goes up when a truncation begins and when it ends: whoever captured an offset before must not act on
@@ -63,6 +65,8 @@ type Log struct {
 		dirDirty  bool // entries of the directory changed
 		// Epoch starts that no finished round has journaled, and those that the checkpoint file lacks.
 		unjournaled, uncheckpointed []EpochStart
+		// cutting is the end that a truncation in progress will leave, math.MaxInt64 while there is none.
+		cutting int64
 	}
 }
 
@@ -112,14 +116,17 @@ func (l *Log) End() int64 { return l.end.Load() }
 // TruncationGen changes with every truncation; equal values mean that none came between.
 func (l *Log) TruncationGen() uint64 { return l.truncations.Load() }
 
-// SetHighWatermark raises the high watermark to offset, at most to the log end; it never lowers it.
+// SetHighWatermark raises the high watermark to offset, at most to the log end; it never lowers it. During a truncation the end that it
+// will have counts. Never blocks on the disk.
 func (l *Log) SetHighWatermark(offset int64) {
-	offset = min(offset, l.end.Load())
-	for {
-		cur := l.hw.Load()
-		if offset <= cur || l.hw.CompareAndSwap(cur, offset) {
-			return
-		}
+	if offset <= l.hw.Load() {
+		return
+	}
+	// Under the lock: a truncation lowers end and high watermark in one step, and neither may be compared with the other of before.
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if offset = min(offset, l.end.Load(), l.mu.cutting); offset > l.hw.Load() {
+		l.hw.Store(offset)
 	}
 }
 

@@ -134,8 +134,9 @@ func TestFollower(t *testing.T) {
 		must(t, err)
 		b := make([]byte, r.Len)
 		must(t, r.ReadInto(b))
-		must(t, follower.l.AppendAsFollower(b))
-		if err := follower.l.AppendAsFollower(b); !errors.Is(err, ErrNotContiguous) {
+		_, err = follower.l.AppendAsFollower(b)
+		must(t, err)
+		if _, err := follower.l.AppendAsFollower(b); !errors.Is(err, ErrNotContiguous) {
 			t.Fatalf("twice: %v", err)
 		}
 		off = r.Next
@@ -148,12 +149,12 @@ func TestFollower(t *testing.T) {
 	}
 	bad := batch(t, 1, 1, noProducer, "v")
 	record.Stamp(bad, follower.l.End(), 1)
-	if err := follower.l.AppendAsFollower(bad); !errors.Is(err, ErrFenced) {
+	if _, err := follower.l.AppendAsFollower(bad); !errors.Is(err, ErrFenced) {
 		t.Fatalf("older epoch: %v", err)
 	}
 	record.Stamp(bad, follower.l.End(), 2)
 	bad[len(bad)-1] ^= 1
-	if err := follower.l.AppendAsFollower(bad); !errors.Is(err, record.ErrCorrupt) {
+	if _, err := follower.l.AppendAsFollower(bad); !errors.Is(err, record.ErrCorrupt) {
 		t.Fatalf("bad checksum: %v", err)
 	}
 }

@@ -113,6 +113,7 @@ func (l *Log) moveStart(ctx context.Context, start int64) (removed int, err erro
 			return 0, fmt.Errorf("producer snapshot at %d: %w", s.Base(), diskError(err))
 		}
 	}
+	replicaStart := l.findReplicaStart(start)
 	e := l.JournalEntry()
 	e.LogStart, e.WantedStart = start, max(e.WantedStart, start)
 	if err := l.journal(ctx, e); err != nil {
@@ -128,6 +129,7 @@ func (l *Log) moveStart(ctx context.Context, start int64) (removed int, err erro
 	g := (*l.epochs.Load()).from(kept[0].Base())
 	l.wantedStart.Store(e.WantedStart)
 	l.logStart.Store(start)
+	l.replicaStart.Store(replicaStart)
 	l.epochs.Store(&g)
 	l.segs.Store(&kept)
 	l.mu.Unlock()

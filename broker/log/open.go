@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -41,6 +42,7 @@ func newLog(oc OpenConfig, m Meta) *Log {
 		fs: oc.FS, dir: oc.Dir, host: oc.Host, clk: oc.Clock, lg: oc.Logger,
 		opts: segment.Options{FS: oc.FS, Dir: oc.Dir, Cache: oc.Cache, IndexInterval: oc.Config.IndexInterval},
 	}
+	l.mu.cutting = math.MaxInt64
 	l.cfg.Store(&oc.Config)
 	l.meta.Store(&m)
 	l.state.Store(&State{})
@@ -175,6 +177,7 @@ func (l *Log) openFiles(ctx context.Context, d dirFiles, rec Recovered, checkpoi
 	if err := l.completeIndexes(d, rep); err != nil {
 		return err
 	}
+	l.replicaStart.Store(l.findReplicaStart(l.logStart.Load()))
 	return l.tidySnapshots()
 }
 

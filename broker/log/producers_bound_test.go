@@ -105,7 +105,8 @@ func TestReplicasForgetTheSameProducers(t *testing.T) {
 	must(t, err)
 	for rest := all; len(rest) > 0; {
 		n := header(t, rest).Size()
-		must(t, follower.l.AppendAsFollower(bytes.Clone(rest[:n])))
+		_, err := follower.l.AppendAsFollower(bytes.Clone(rest[:n]))
+		must(t, err)
 		rest = rest[n:]
 	}
 	want := leader.producerIDs()

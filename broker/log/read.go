@@ -24,13 +24,21 @@ type Range struct {
 // the flushed offset or the log end): as many as fit maxBytes, at least one, never beyond a segment. The Range is empty
 // if there are none yet. *OutOfRangeError for offsets outside [log start, log end]. Takes no lock, allocates nothing.
 func (l *Log) ReadRange(offset int64, maxBytes int, upTo int64) (Range, error) {
+	return l.readRange(offset, maxBytes, upTo, false)
+}
+
+func (l *Log) readRange(offset int64, maxBytes int, upTo int64, replica bool) (Range, error) {
 	if err := l.readable(); err != nil {
 		return Range{}, err
 	}
 	for {
 		gen := l.truncations.Load()
 		end := l.end.Load()
-		if start := l.logStart.Load(); offset < start || offset > end {
+		start := l.logStart.Load()
+		if replica {
+			start = l.ReplicaStart()
+		}
+		if offset < start || offset > end {
 			return Range{}, &OutOfRangeError{Asked: offset, Earliest: start, Latest: end}
 		}
 		if offset >= min(upTo, end) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"time"
 
 	"runnel.dev/runnel/broker/segment"
@@ -57,6 +58,9 @@ func (l *Log) Truncate(ctx context.Context, to int64) error {
 	// Odd while readers may meet bytes that disappear; even again when memory and files agree.
 	l.truncations.Add(1)
 	defer func() {
+		l.mu.Lock()
+		l.mu.cutting = math.MaxInt64
+		l.mu.Unlock()
 		l.truncations.Add(1)
 		if l.end.Load() > l.flushed.Load() {
 			l.markDirty() // a round that this voided has to be repeated
@@ -99,6 +103,7 @@ var errFound = errors.New("found")
 func (l *Log) journalTruncation(ctx context.Context, to int64) error {
 	l.mu.Lock()
 	flushed, hw, unjournaled, uncheckpointed := l.flushed.Load(), l.hw.Load(), l.mu.unjournaled, l.mu.uncheckpointed
+	l.mu.cutting = to
 	l.flushed.Store(min(l.flushed.Load(), to))
 	l.hw.Store(min(l.hw.Load(), to))
 	l.mu.unjournaled = lineage(l.mu.unjournaled).before(to)
@@ -112,9 +117,9 @@ func (l *Log) journalTruncation(ctx context.Context, to int64) error {
 	}
 	l.mu.Lock()
 	l.flushed.Store(flushed)
+	l.hw.Store(max(hw, l.hw.Load()))
 	l.mu.unjournaled, l.mu.uncheckpointed = unjournaled, uncheckpointed
 	l.mu.Unlock()
-	l.SetHighWatermark(hw)
 	return fmt.Errorf("journal truncation to %d: %w", to, err)
 }
 

@@ -138,16 +138,18 @@ func (s *Segment) setMaxTS(ms, offset int64) {
 	s.maxTS.Store(ms)
 }
 
-// Room tells whether a batch of n bytes whose last offset is last still fits by the limits of the format: position,
+// Room tells whether batches of n bytes whose last offset is last still fit by the limits of the format: position,
 // 31-bit offset delta, and index entries.
 func (s *Segment) Room(n int, last int64) bool {
 	t := s.tail.Load()
-	return s.Size()+int64(n) <= MaxSize && last-s.base <= index.MaxRelativeOffset && t.fileOffsets+t.offsets() < MaxIndexEntries
+	entries := int64(t.fileOffsets) + int64(t.offsets()) + int64(n)/int64(s.interval)
+	return s.Size()+int64(n) <= MaxSize && last-s.base <= index.MaxRelativeOffset && entries < MaxIndexEntries
 }
 
-// Append writes one stamped batch behind the last one, with a single write, through w (from AcquireWritable). On an
+// Append writes stamped batches, one or several that follow each other, behind the last one, with a single write, through w (from
+// AcquireWritable). On an
 // error the segment is unchanged as far as readers can tell, but bytes may lie behind Size: the caller cuts them off
-// (CutTail) before it appends again. h is the header of b as stamped.
+// (CutTail) before it appends again. h is the header of the first batch as stamped.
 func (s *Segment) Append(w Ref, b []byte, h record.Header) error {
 	pos := s.size.Load()
 	if h.BaseOffset != s.end.Load() { // so that the arguments are boxed only when it matters
@@ -157,7 +159,13 @@ func (s *Segment) Append(w Ref, b []byte, h record.Header) error {
 		return fmt.Errorf("write %d bytes at position %d of %s (%d written): %w", len(b), pos, s.Path(), n, err)
 	}
 	s.noteBatch(h, pos)
-	s.size.Store(pos + int64(len(b)))
+	size := pos + int64(len(b))
+	for b = b[h.Size():]; len(b) > 0; b = b[h.Size():] {
+		pos += int64(h.Size())
+		h, _ = record.ParseHeader(b) // the caller has parsed it
+		s.noteBatch(h, pos)
+	}
+	s.size.Store(size)
 	s.end.Store(h.NextOffset())
 	return nil
 }
