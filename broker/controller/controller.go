@@ -5,19 +5,47 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/liveness"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/internal/clock"
 )
 
-// retryDelay is how long the controller waits after a failure before it looks again.
-const retryDelay = 200 * time.Millisecond
+const (
+	// retryDelay is how long the controller waits after a failure before it looks again.
+	retryDelay = 200 * time.Millisecond
+	// loadsFor is how long a report of loads counts.
+	loadsFor = time.Minute
+	// surveyEvery is how often the controller counts what is wrong and under way.
+	surveyEvery = time.Second
+)
 
-// Controller holds the controller key whenever it is free, and carries out what Decide asks for while it does. Every broker runs one.
+// Config is what a controller works with. Client, Cache, Registration, Clock, Logger and Registerer are required.
+type Config struct {
+	Client       *metadata.Client
+	Cache        *metadata.Cache
+	Registration *metadata.Registration
+	// Defaults are the cluster-wide topic settings, nil for the built-in ones.
+	Defaults   *runnelv1.TopicConfig
+	Clock      clock.Clock
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	// Health is what this broker's failure detector thinks now. It must not block. nil: nobody is ever suspected.
+	Health func() liveness.View
+	// Wake gets a value whenever Health may have changed; a capacity of 1 is enough.
+	Wake <-chan struct{}
+	// Settings with defaults for zero values.
+	Settings Settings
+}
+
+// Controller holds the controller key whenever it is free, and carries out what Decide asks for while it does. Every broker runs one. Its
+// requests, in admin.go, are safe for concurrent use, and work on the broker that is the controller.
 type Controller struct {
 	client   *metadata.Client
 	cache    *metadata.Cache
@@ -26,31 +54,62 @@ type Controller struct {
 	clk      clock.Clock
 	lg       *slog.Logger
 	metrics  *metrics
+	health   func() liveness.View
+	wake     <-chan struct{}
+	settings Settings
 
-	// tenure is used by Run's goroutine only.
-	tenure metadata.Tenure
+	mu struct {
+		sync.Mutex
+		// loads are the last reports, by broker.
+		loads map[int32]load
+		// seen is what ListOperations shows, since when.
+		seen map[operationKey]*Operation
+	}
+
+	// The rest is used by Run's goroutine only.
+
+	tenure    int64
+	suspected suspicion
+	patience  patience
+	balanced  time.Time
+	surveyed  time.Time
+	// last is what the last decision that found nothing to do was made on.
+	last struct {
+		state *metadata.State
+		view  liveness.View
+	}
 }
 
-// New returns a controller for a registered broker. defaults are the cluster-wide topic settings, nil for the built-in ones.
-func New(client *metadata.Client, cache *metadata.Cache, reg *metadata.Registration, defaults *runnelv1.TopicConfig, clk clock.Clock,
-	lg *slog.Logger, registerer prometheus.Registerer,
-) (*Controller, error) {
-	m, err := newMetrics(registerer)
+type load struct {
+	report LoadReport
+	at     time.Time
+}
+
+// New returns a controller for a registered broker.
+func New(cfg Config) (*Controller, error) {
+	m, err := newMetrics(cfg.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("registering controller metrics: %w", err)
 	}
-	return &Controller{
-		client: client, cache: cache, reg: reg, defaults: defaults, clk: clk, lg: lg.With("component", "controller"), metrics: m,
-	}, nil
+	c := &Controller{
+		client: cfg.Client, cache: cfg.Cache, reg: cfg.Registration, defaults: cfg.Defaults, clk: cfg.Clock,
+		lg: cfg.Logger.With("component", "controller"), metrics: m, health: cfg.Health, wake: cfg.Wake, settings: cfg.Settings.withDefaults(),
+		patience: patience{},
+	}
+	if c.health == nil {
+		c.health = func() liveness.View { return liveness.View{} }
+	}
+	c.mu.loads, c.mu.seen = map[int32]load{}, map[operationKey]*Operation{}
+	return c, nil
 }
 
 // Run campaigns and, while in office, acts, until ctx ends; it returns nil then. Failures are logged and tried again. Ending it leaves
 // the key as it is: it is free as soon as the registration is gone.
 func (c *Controller) Run(ctx context.Context) error {
-	defer c.metrics.active.Set(0)
+	defer c.metrics.leave()
 	for ctx.Err() == nil {
 		s := c.cache.Snapshot()
-		acted, err := c.step(ctx, s)
+		acted, wait, err := c.step(ctx, s)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -64,110 +123,133 @@ func (c *Controller) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		select {
-		case <-s.Changed():
-		case <-ctx.Done():
-		}
+		c.sleep(ctx, s, wait)
 	}
 	return nil
 }
 
-// step does what one State asks for. acted is true when it wrote something; the cache then shows the result already.
-func (c *Controller) step(ctx context.Context, s *metadata.State) (acted bool, err error) {
-	epoch := c.reg.Epoch()
-	if !s.Loaded() || s.Revision() < epoch {
+// sleep waits for a newer State, another view of the brokers' health, or the time.
+func (c *Controller) sleep(ctx context.Context, s *metadata.State, wait time.Duration) {
+	var timer <-chan time.Time
+	if wait > 0 {
+		t := c.clk.NewTimer(wait)
+		defer t.Stop()
+		timer = t.C()
+	}
+	select {
+	case <-s.Changed():
+	case <-c.wake:
+	case <-timer:
+	case <-ctx.Done():
+	}
+}
+
+// step does what one State asks for. acted is true when it wrote something; the cache then shows the result already. wait is when to look
+// again although nothing has changed; 0: not.
+func (c *Controller) step(ctx context.Context, s *metadata.State) (acted bool, wait time.Duration, err error) {
+	if epoch := c.reg.Epoch(); !s.Loaded() || s.Revision() < epoch {
 		// Invariant: no stale start: nothing is decided on state from before one's own registration.
 		_, err := c.cache.WaitRevision(ctx, epoch)
-		return true, err
+		return true, 0, err
 	}
-	if now := s.Controller(); now == nil || now.BrokerID != c.reg.BrokerID() || now.BrokerEpoch != epoch {
-		c.metrics.active.Set(0)
-		return c.campaign(ctx, s, epoch)
-	} else if c.tenure.Epoch != now.Epoch {
-		c.tenure = metadata.Tenure{BrokerID: now.BrokerID, BrokerEpoch: now.BrokerEpoch, Epoch: now.Epoch}
-		c.lg.Info("controlling", "controller_epoch", now.Epoch, "broker_epoch", epoch)
+	view := c.health()
+	tenure, in := c.inOffice(s)
+	if !in {
+		if c.tenure != 0 {
+			c.leave()
+		}
+		return c.campaign(ctx, s, view)
+	}
+	if c.tenure != tenure.Epoch {
+		c.tenure, c.balanced = tenure.Epoch, c.clk.Now()
+		c.lg.Info("controlling", "controller_epoch", tenure.Epoch, "broker_epoch", tenure.BrokerEpoch)
 	}
 	c.metrics.active.Set(1)
-	plan := Decide(s, c.defaults, Input{Self: c.reg.BrokerID()})
+	c.metrics.suspects.Set(float64(len(view.Confirmed)))
+	return c.govern(ctx, s, view, tenure)
+}
+
+// leave forgets the office.
+func (c *Controller) leave() {
+	c.tenure, c.patience, c.last.state = 0, patience{}, nil
+	c.metrics.leave()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.mu.loads)
+	clear(c.mu.seen)
+}
+
+// govern decides and acts.
+func (c *Controller) govern(ctx context.Context, s *metadata.State, view liveness.View, tenure metadata.Tenure) (acted bool, wait time.Duration, err error) {
+	now := c.clk.Now()
+	in, wait := c.input(s, view, now)
+	if now.Sub(c.surveyed) >= surveyEvery {
+		c.surveyed = now
+		c.survey(s, in, now)
+	}
+	if !in.Balance && c.last.state == s && sameHealth(c.last.view, view) {
+		return false, wait, nil
+	}
+	plan := Decide(s, c.defaults, in)
+	if in.Balance {
+		c.balanced = now
+		wait = max(wait, c.settings.BalanceInterval)
+	}
 	if plan.Empty() {
-		return false, nil
+		if in.Spared == nil {
+			c.last.state, c.last.view = s, view
+		}
+		return false, wait, nil
 	}
-	revision, err := c.carryOut(ctx, plan)
-	if err != nil {
-		return false, err
-	}
-	_, err = c.cache.WaitRevision(ctx, revision)
-	return true, err
-}
-
-// campaign takes the key if it is free. When it is not, after all, the cache is behind; the next State tells.
-func (c *Controller) campaign(ctx context.Context, s *metadata.State, epoch int64) (acted bool, err error) {
-	if !metadata.ControllerFree(s) {
-		return false, nil
-	}
-	t, ok, err := c.client.AcquireController(ctx, c.reg.BrokerID(), epoch)
-	if err != nil || !ok {
-		return false, err
-	}
-	_, err = c.cache.WaitRevision(ctx, t.Epoch)
-	return true, err
-}
-
-// carryOut executes a plan and returns the highest revision that it reached. Parts that were overtaken are left to the next decision.
-func (c *Controller) carryOut(ctx context.Context, plan Plan) (int64, error) {
+	c.last.state = nil
 	w := &writer{}
-	if len(plan.Update) > 0 {
-		w.bulk(c.client.UpdatePartitions(ctx, c.tenure, plan.Update))
-		c.metrics.updates.Add(float64(w.applied))
-	}
-	for _, d := range plan.Clear {
-		if len(d.Stale) > 0 {
-			w.one(func() (int64, error) { return c.client.DropMarks(ctx, c.tenure, d.Storage, d.Stale) })
-			continue // the entry has a new revision: the rest is for the next decision
-		}
-		w.one(func() (int64, error) { return c.client.ClearMarks(ctx, c.tenure, d.Storage, d.Partitions) })
-	}
-	for _, st := range plan.Eligible {
-		w.one(func() (int64, error) { return c.client.DeclareEligible(ctx, c.tenure, st) })
-	}
-	for _, work := range plan.Create {
-		if w.err == nil {
-			w.bulk(c.client.CreatePartitions(ctx, c.tenure, work.Topic, work.Partitions))
-		}
-	}
-	for _, t := range plan.Finish {
-		w.one(func() (int64, error) { return c.client.FinishTopic(ctx, c.tenure, t) })
-	}
-	for _, work := range plan.Purge {
-		if w.err == nil {
-			w.bulk(c.client.DeletePartitions(ctx, c.tenure, work.Topic, work.Partitions))
-		}
-	}
-	for _, t := range plan.Forget {
-		w.one(func() (int64, error) { return c.client.ForgetTopic(ctx, c.tenure, t) })
-	}
-	return w.revision, w.err
-}
-
-// writer collects results and stops at the first error.
-type writer struct {
-	revision int64
-	applied  int
-	err      error
-}
-
-func (w *writer) bulk(r metadata.BulkResult, err error) {
-	w.revision = max(w.revision, r.Revision)
-	w.applied += r.Count()
-	if err != nil && w.err == nil {
-		w.err = err
-	}
-}
-
-func (w *writer) one(write func() (int64, error)) {
+	c.carryOut(ctx, w, s, &in, tenure, plan)
 	if w.err != nil {
-		return
+		return false, wait, w.err
 	}
-	revision, err := write()
-	w.revision, w.err = max(w.revision, revision), err
+	if _, err = c.cache.WaitRevision(ctx, w.revision); err == nil && w.idle() {
+		// Everything had been overtaken, although the cache shows it all: do not hurry.
+		return false, retryDelay, nil
+	}
+	return true, 0, err
+}
+
+func sameHealth(a, b liveness.View) bool {
+	return slices.Equal(a.Confirmed, b.Confirmed) && slices.Equal(a.Stopping, b.Stopping) && slices.Equal(a.Beating, b.Beating)
+}
+
+// input gathers what a decision takes into account. wait is when another one is due.
+func (c *Controller) input(s *metadata.State, view liveness.View, now time.Time) (in Input, wait time.Duration) {
+	in = Input{Self: c.reg.BrokerID(), Health: HealthOf(view), Settings: c.settings}
+	in.Spared, wait = c.patience.spared(now)
+	if c.settings.BalanceInterval < 0 {
+		return in, wait
+	}
+	due := c.balanced.Add(c.settings.BalanceInterval).Sub(now)
+	if due <= 0 {
+		in.Balance, in.Loads = true, c.loads(s, now)
+	} else if wait == 0 || due < wait {
+		wait = due
+	}
+	return in, wait
+}
+
+// loads joins the reports, if every live broker has sent one lately.
+func (c *Controller) loads(s *metadata.State, now time.Time) map[metadata.PartitionRef]PartitionLoad {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[metadata.PartitionRef]PartitionLoad{}
+	for _, b := range s.Brokers() {
+		l, ok := c.mu.loads[b.ID]
+		if !ok || now.Sub(l.at) > loadsFor {
+			return nil
+		}
+		for ref, measured := range l.report.Partitions {
+			// A leader that was deposed meanwhile may report still.
+			if p, known := s.Partition(ref.TopicID, ref.Partition); known && p.Leader == b.ID {
+				out[ref] = measured
+			}
+		}
+	}
+	return out
 }

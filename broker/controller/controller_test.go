@@ -120,7 +120,9 @@ func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 		t.Fatal(err)
 	}
 	n.cache = metadata.NewCache(n.client)
-	if n.ctl, err = New(n.client, n.cache, n.reg, nil, clock.System(), quiet, prometheus.NewRegistry()); err != nil {
+	if n.ctl, err = New(Config{
+		Client: n.client, Cache: n.cache, Registration: n.reg, Clock: clock.System(), Logger: quiet, Registerer: prometheus.NewRegistry(),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

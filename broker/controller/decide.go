@@ -69,7 +69,7 @@ func Decide(s *metadata.State, defaults *runnelv1.TopicConfig, in Input) Plan {
 				continue
 			}
 			for _, m := range p.ISR {
-				if replaced(s, m) {
+				if lost(s, m) {
 					tainted[m.BrokerID] = true
 				}
 			}
@@ -126,7 +126,10 @@ func newMinimum(topic *metadata.Topic, defaults *runnelv1.TopicConfig) *minimum 
 }
 
 func (m *minimum) of(p *metadata.Partition) int {
-	replicas := min(m.topic.Replicas, int32(len(p.Replicas)-len(p.Adding)))
+	return m.ofReplicas(min(m.topic.Replicas, int32(len(p.Replicas)-len(p.Adding))))
+}
+
+func (m *minimum) ofReplicas(replicas int32) int {
 	if n, ok := m.known[replicas]; ok {
 		return n
 	}
@@ -141,21 +144,26 @@ func eligible(s *metadata.State, b *metadata.Broker) *metadata.Storage {
 	switch {
 	case !known:
 		return &metadata.Storage{BrokerID: b.ID, StorageID: b.StorageID, EligibleEpoch: b.Epoch, State: metadata.StorageActive}
-	case st.State == metadata.StorageFenced || st.State == metadata.StorageDecommissioned && st.StorageID == b.StorageID:
+	case barred(st) && st.StorageID == b.StorageID:
 		return nil
 	case st.EligibleEpoch == b.Epoch && st.StorageID == b.StorageID:
 		return nil
 	}
 	next := *st
 	next.EligibleEpoch = b.Epoch
-	if st.State == metadata.StorageDecommissioned {
-		next.State = metadata.StorageActive // an id that is used again, with an empty disk
+	if barred(st) {
+		next.State = metadata.StorageActive // the id is used again, with another disk
 	}
 	if st.StorageID != b.StorageID {
 		// The marks are of logs of the storage that is gone; no ISR names it any more.
 		next.StorageID, next.Marks = b.StorageID, nil
 	}
 	return &next
+}
+
+// barred: the storage may hold nothing that counts.
+func barred(st *metadata.Storage) bool {
+	return st.State == metadata.StorageFenced || st.State == metadata.StorageDecommissioned
 }
 
 // damage takes the marked logs of a storage out of their ISRs.

@@ -92,8 +92,8 @@ func TestNext(t *testing.T) {
 			[]*metadata.Storage{stored(2, 20, disk2)},
 			unchanged,
 		},
-		"the other is fenced": {
-			pair(), []*metadata.Broker{alive(2, 20, disk2)}, []*metadata.Storage{fenced}, unchanged,
+		"the leader is gone and the other is fenced: its storage counts as lost, nobody leads": {
+			pair(), []*metadata.Broker{alive(2, 20, disk2)}, []*metadata.Storage{fenced}, want{-1, 6, 0, []int32{1}},
 		},
 		"the leader came back with another disk: out of the ISR, below the minimum, no leader": {
 			single(), []*metadata.Broker{alive(1, 11, disk3)}, []*metadata.Storage{stored(1, 10, disk1)}, want{-1, 6, 0, nil},

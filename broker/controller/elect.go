@@ -17,12 +17,12 @@ func Next(s *metadata.State, p *metadata.Partition, minISR int, in Input) *metad
 		return nil
 	}
 	next := p.Clone()
-	next.ISR = keep(next.ISR, func(m metadata.Member) bool { return !replaced(s, m) })
-	lost := len(next.ISR) != len(p.ISR)
-	changed := elect(s, next, minISR, &in) || lost
+	next.ISR = keep(next.ISR, func(m metadata.Member) bool { return !lost(s, m) })
+	less := len(next.ISR) != len(p.ISR)
+	changed := elect(s, next, minISR, &in) || less
 	if next.Leader != metadata.NoLeader && !registered(s, next) {
 		// A record is written only under a leader that is registered as it says.
-		if !lost || returning(s, next.Leader, &in) {
+		if !less || returning(s, next.Leader, &in) {
 			return nil
 		}
 		depose(next)
@@ -43,7 +43,7 @@ func settled(s *metadata.State, p *metadata.Partition, in *Input) bool {
 	}
 	led := false
 	for _, m := range p.ISR {
-		if replaced(s, m) || in.dead(s, m.BrokerID) {
+		if lost(s, m) || in.dead(s, m.BrokerID) {
 			return false
 		}
 		led = led || m.BrokerID == p.Leader
@@ -51,10 +51,13 @@ func settled(s *metadata.State, p *metadata.Partition, in *Input) bool {
 	return led
 }
 
-// replaced reports whether a broker is alive with another storage than the one that the member names.
-func replaced(s *metadata.State, m metadata.Member) bool {
-	b, alive := s.Broker(m.BrokerID)
-	return alive && b.StorageID != m.StorageID
+// lost reports whether the storage that a member names is gone for good: its broker is alive with another one, or somebody fenced it.
+func lost(s *metadata.State, m metadata.Member) bool {
+	if b, alive := s.Broker(m.BrokerID); alive && b.StorageID != m.StorageID {
+		return true
+	}
+	st, known := s.Storage(m.BrokerID)
+	return known && st.State == metadata.StorageFenced && st.StorageID == m.StorageID
 }
 
 // registered reports whether the leader is alive under the registration that the partition names.

@@ -68,18 +68,15 @@ const (
 
 // rank of a registered broker.
 func (in *Input) rank(s *metadata.State, id int32) int {
-	state := metadata.StorageActive
-	if st, ok := s.Storage(id); ok {
-		state = st.State
-	}
+	st, known := s.Storage(id)
 	switch {
-	case state == metadata.StorageFenced || state == metadata.StorageDecommissioned:
+	case known && barred(st):
 		return rankBarred
 	case in.Health.Suspects[id]:
 		return rankSuspect
 	case in.Health.Stopping[id]:
 		return rankStopping
-	case state == metadata.StorageDraining:
+	case known && st.State == metadata.StorageDraining:
 		return rankDraining
 	}
 	return rankWell

@@ -24,7 +24,7 @@ type LoadReport struct {
 
 // Settings are the controller's limits; zero values take their defaults.
 type Settings struct {
-	// MaxMoves is how many partitions may be moving to or from one broker at a time. Default 16, 1 to 10,000.
+	// MaxMoves is how many partitions may be moving to or from one broker at a time. Default 64.
 	MaxMoves int
 	// BalanceInterval is the time between two rounds of leader balancing. Default 30 s; negative: never.
 	BalanceInterval time.Duration
@@ -43,7 +43,7 @@ type Settings struct {
 
 func (c Settings) withDefaults() Settings {
 	if c.MaxMoves <= 0 {
-		c.MaxMoves = 16
+		c.MaxMoves = 64
 	}
 	if c.BalanceInterval == 0 {
 		c.BalanceInterval = 30 * time.Second

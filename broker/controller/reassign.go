@@ -21,15 +21,14 @@ func Holders(p *metadata.Partition) []int32 { return minus(p.Replicas, p.Adding)
 func Moving(p *metadata.Partition) bool { return len(p.Adding)+len(p.Removing) > 0 }
 
 // Retarget returns the record with which a partition begins to move to target, or nil when that is where it is, or is going, already. A reassignment
-// under way is replaced: what it was adding is removed, unless target wants it too.
+// under way is replaced.
 func Retarget(p *metadata.Partition, target []int32) *metadata.Partition {
 	if slices.Equal(Target(p), target) {
 		return nil
 	}
 	next := p.Clone()
-	holders := Holders(p)
-	next.Adding = minus(target, holders)
-	next.Removing = minus(p.Replicas, target)
+	next.Adding = minus(target, Holders(p))
+	next.Removing = minus(present(p), target)
 	next.Replicas = slices.Concat(target, next.Removing)
 	return next
 }
@@ -41,9 +40,17 @@ func Cancel(p *metadata.Partition) *metadata.Partition {
 	}
 	next := p.Clone()
 	holders := Holders(p)
-	next.Adding, next.Removing = nil, slices.Clone(p.Adding)
+	next.Adding, next.Removing = nil, minus(present(p), holders)
 	next.Replicas = slices.Concat(holders, next.Removing)
 	return next
+}
+
+// present are the replicas without those that were to be added and have not caught up: nothing is lost when they go at once.
+func present(p *metadata.Partition) []int32 {
+	return slices.DeleteFunc(slices.Clone(p.Replicas), func(id int32) bool {
+		_, member := p.Member(id)
+		return !member && slices.Contains(p.Adding, id)
+	})
 }
 
 // complete finishes a reassignment that has arrived. It reports whether it did.
