@@ -161,6 +161,9 @@ func (c *Cache) list(ctx context.Context) (int64, error) {
 }
 
 // watch follows both ranges from where next says, and keeps next up to date.
+//
+// It begins at the last revision that was taken in, not behind it, and takes that one in twice: etcd answers no progress request on a stream
+// with a watch that begins in the future, so that a quiet cluster would never tell that there is nothing to tell.
 func (c *Cache) watch(ctx context.Context, next *[2]int64) (progressed bool, err error) {
 	// One context for both: they share a stream, and one progress request is answered on both.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
@@ -168,7 +171,7 @@ func (c *Cache) watch(ctx context.Context, next *[2]int64) (progressed bool, err
 	ranges := c.client.keys.ranges()
 	var watches [2]clientv3.WatchChan
 	for i, r := range ranges {
-		watches[i] = c.client.etcd.Watch(ctx, r[0], clientv3.WithRange(r[1]), clientv3.WithRev(next[i]), clientv3.WithProgressNotify())
+		watches[i] = c.client.etcd.Watch(ctx, r[0], clientv3.WithRange(r[1]), clientv3.WithRev(next[i]-1), clientv3.WithProgressNotify())
 	}
 	ticker := c.client.clk.NewTicker(c.client.cfg.ProgressInterval)
 	defer ticker.Stop()

@@ -294,7 +294,8 @@ func (r *Registration) follow(ctx context.Context, seen chan<- sighting) {
 				s.broker, err = decodeBroker(resp.Kvs[0], r.info.ID)
 			}
 			if err == nil && report(s) {
-				r.watch(ctx, key, resp.Header.Revision+1, report)
+				// Not from behind it: see Cache.watch, which shares the stream.
+				r.watch(ctx, key, resp.Header.Revision, report)
 			}
 		}
 		if err == nil {
