@@ -39,8 +39,6 @@ type executor struct {
 		bytes   int // of batches in queue
 		running bool
 	}
-	// catchUp is the leader whose catch-up stream the partition has to use, -1: none. Guarded by Followers.mu.
-	catchUp int32
 }
 
 type taskKind uint8
@@ -147,6 +145,11 @@ func (e *executor) do(t *task) {
 		e.p.BelowStartAt(s, t.offset)
 	case taskRefused:
 		e.p.Refused(s, t.reason)
+		e.mu.Lock()
+		if e.mu.sub == t.sub { // the partition has not subscribed anew yet, and may never
+			e.mu.sub = nil
+		}
+		e.mu.Unlock()
 	case taskDeliver:
 		var batches []byte
 		if t.batches != nil {

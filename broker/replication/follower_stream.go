@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,11 @@ const (
 	mostBackoff  = 500 * time.Millisecond
 )
 
-// maxAcks is the most acknowledgements of one message; more go into the next.
-const maxAcks = 8192
+// maxAcks and maxSubscribe are the most acknowledgements and subscriptions of one message; more go into the next.
+const (
+	maxAcks      = 8192
+	maxSubscribe = 8192
+)
 
 // followerStream is one stream to a leader, opened when there is something to subscribe and opened anew when it breaks.
 type followerStream struct {
@@ -67,9 +71,10 @@ func (st *followerStream) class() peer.Class {
 // add asks for a subscription.
 func (st *followerStream) add(s *followerSub) {
 	st.mu.Lock()
-	if !s.ended { // it may be over already
-		st.mu.fresh = append(st.mu.fresh, s)
+	if len(st.mu.fresh) == cap(st.mu.fresh) { // drop what has ended, so that a stream that is stuck does not collect
+		st.mu.fresh = slices.DeleteFunc(st.mu.fresh, func(s *followerSub) bool { return s.ended })
 	}
+	st.mu.fresh = append(st.mu.fresh, s)
 	st.mu.Unlock()
 	st.wakeUp()
 }
@@ -107,15 +112,15 @@ func (st *followerStream) ack(s *followerSub, epoch int32, flushed, logStart int
 	}
 }
 
-// outgoing fills req with what is to be said; more: there is more. Subscriptions that ended meanwhile are left out.
+// outgoing fills req with what is to be said. idle: there is no subscription; empty: there is nothing to say.
 func (st *followerStream) outgoing(req *codec.ReplicateRequestFrame) (idle, empty bool) {
 	*req = codec.ReplicateRequestFrame{Unsubscribe: req.Unsubscribe[:0], Acks: req.Acks[:0]}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	req.Unsubscribe = append(req.Unsubscribe, st.mu.gone...)
 	st.mu.gone = st.mu.gone[:0]
-	for i, s := range st.mu.fresh {
-		st.mu.fresh[i] = nil
+	k := min(len(st.mu.fresh), maxSubscribe)
+	for _, s := range st.mu.fresh[:k] {
 		if s.ended {
 			continue
 		}
@@ -124,10 +129,9 @@ func (st *followerStream) outgoing(req *codec.ReplicateRequestFrame) (idle, empt
 		st.mu.subs[s.id] = s
 		req.Subscribe = append(req.Subscribe, s.message())
 	}
-	st.mu.fresh = st.mu.fresh[:0]
+	st.mu.fresh = slices.Delete(st.mu.fresh, 0, k)
 	n := min(len(st.mu.acks), maxAcks)
-	for i, s := range st.mu.acks[:n] {
-		st.mu.acks[i] = nil
+	for _, s := range st.mu.acks[:n] {
 		s.ack.queued = false
 		if !s.ended {
 			req.Acks = append(req.Acks, codec.ReplicaAck{
@@ -135,11 +139,9 @@ func (st *followerStream) outgoing(req *codec.ReplicateRequestFrame) (idle, empt
 			})
 		}
 	}
-	if n < len(st.mu.acks) {
-		st.mu.acks = append(st.mu.acks[:0], st.mu.acks[n:]...)
+	st.mu.acks = slices.Delete(st.mu.acks, 0, n)
+	if len(st.mu.acks)+len(st.mu.fresh) > 0 {
 		st.wakeUp()
-	} else {
-		st.mu.acks = st.mu.acks[:0]
 	}
 	return len(st.mu.subs) == 0, len(req.Unsubscribe)+len(req.Subscribe)+len(req.Acks) == 0
 }
@@ -219,6 +221,7 @@ func (st *followerStream) breakAll() {
 func (st *followerStream) serve(ctx context.Context) (welcomed bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	epoch := st.f.cfg.Directory.Self().Epoch
 	stream, err := st.open(ctx, cancel)
 	if err != nil {
 		return false, err
@@ -232,6 +235,9 @@ func (st *followerStream) serve(ctx context.Context) (welcomed bool, err error) 
 	defer idle.Stop()
 	var req codec.ReplicateRequestFrame
 	for {
+		if st.newer(epoch) {
+			return true, errNewer
+		}
 		unused, empty := st.outgoing(&req)
 		if !empty {
 			if err := stream.SendMsg(&req); err != nil {
@@ -253,6 +259,16 @@ func (st *followerStream) serve(ctx context.Context) (welcomed bool, err error) 
 			return true, context.Cause(ctx)
 		}
 	}
+}
+
+// errNewer: the stream's credentials are those of an earlier registration than somebody subscribes under.
+var errNewer = errors.New("this broker was registered anew")
+
+// newer reports whether somebody wants to subscribe under a newer registration than epoch.
+func (st *followerStream) newer(epoch int64) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return slices.ContainsFunc(st.mu.fresh, func(s *followerSub) bool { return !s.ended && s.want.BrokerEpoch > epoch })
 }
 
 // open opens the stream, and checks that it is the right broker that answers.

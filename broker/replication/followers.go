@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/broker/peer"
 	"runnel.dev/runnel/broker/replica"
@@ -42,6 +43,8 @@ type Followers struct {
 		stopped   bool
 		links     map[int32]*link
 		executors map[FollowerPartition]*executor
+		// catchUp names the leader whose catch-up stream a partition has to use.
+		catchUp map[metadata.PartitionRef]int32
 	}
 	// began guards work against Add beside Wait.
 	began struct {
@@ -81,7 +84,7 @@ func NewFollowers(cfg FollowersConfig) (*Followers, error) {
 	}
 	cfg.Settings = cfg.Settings.WithDefaults()
 	f := &Followers{cfg: cfg}
-	f.mu.links, f.mu.executors = map[int32]*link{}, map[FollowerPartition]*executor{}
+	f.mu.links, f.mu.executors, f.mu.catchUp = map[int32]*link{}, map[FollowerPartition]*executor{}, map[metadata.PartitionRef]int32{}
 	return f, nil
 }
 
@@ -150,6 +153,10 @@ func (l *link) stream(p FollowerPartition, catchUp bool) *followerStream {
 	return l.tails[hash(p.TopicID(), p.Number())%uint32(len(l.tails))]
 }
 
+func refOf(p FollowerPartition) metadata.PartitionRef {
+	return metadata.PartitionRef{TopicID: p.TopicID(), Partition: p.Number()}
+}
+
 func hash(id ids.TopicID, n int32) uint32 {
 	h := uint32(2166136261) // FNV-1a
 	for _, b := range id {
@@ -179,13 +186,15 @@ func (f *Followers) subscribe(p FollowerPartition, want partition.Subscription) 
 	}
 	e := f.mu.executors[p]
 	if e == nil {
-		e = &executor{f: f, p: p, catchUp: -1}
+		e = &executor{f: f, p: p}
 		f.mu.executors[p] = e
 	}
-	if e.catchUp != want.Leader {
-		e.catchUp = -1
+	leader, catchUp := f.mu.catchUp[refOf(p)]
+	if catchUp && leader != want.Leader {
+		delete(f.mu.catchUp, refOf(p))
+		catchUp = false
 	}
-	sub := &followerSub{e: e, st: f.linkLocked(want.Leader).stream(p, e.catchUp >= 0), want: want}
+	sub := &followerSub{e: e, st: f.linkLocked(want.Leader).stream(p, catchUp), want: want}
 	e.mu.Lock()
 	old := e.mu.sub
 	e.mu.sub = sub
@@ -234,10 +243,11 @@ func (f *Followers) idle(e *executor) {
 func (f *Followers) move(sub *followerSub, catchUp bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sub.e.catchUp = -1
 	if catchUp {
-		sub.e.catchUp = sub.want.Leader
+		f.mu.catchUp[refOf(sub.e.p)] = sub.want.Leader
+		return
 	}
+	delete(f.mu.catchUp, refOf(sub.e.p))
 }
 
 func (f *Followers) ack(p FollowerPartition, s replica.Session, epoch int32, flushed, logStart int64) {

@@ -131,7 +131,7 @@ func (l *Leaders) Replicate(from peer.Peer, stream grpc.ServerStream) error {
 func (st *leaderStream) open() error {
 	var req codec.ReplicateRequestFrame
 	if err := st.grpc.RecvMsg(&req); err != nil {
-		return fmt.Errorf("open stream: %w", err)
+		return err
 	}
 	self := st.l.cfg.Directory.Self()
 	h := req.Hello

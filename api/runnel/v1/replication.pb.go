@@ -1527,8 +1527,8 @@ type StartStateResponse struct {
 	Offset int64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Leader epochs that began at or below the offset, oldest first.
 	Epochs []*EpochStart `protobuf:"bytes,2,rep,name=epochs,proto3" json:"epochs,omitempty"`
-	// The state of idempotent producers at the offset, a piece of it: the bytes of a producer snapshot file.
-	Producers []byte `protobuf:"bytes,3,opt,name=producers,proto3" json:"producers,omitempty"`
+	// The state of idempotent producers at the offset.
+	Producers []*ProducerState `protobuf:"bytes,3,rep,name=producers,proto3" json:"producers,omitempty"`
 	// True in the last part: an answer without it was cut off.
 	Last          bool `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1579,7 +1579,7 @@ func (x *StartStateResponse) GetEpochs() []*EpochStart {
 	return nil
 }
 
-func (x *StartStateResponse) GetProducers() []byte {
+func (x *StartStateResponse) GetProducers() []*ProducerState {
 	if x != nil {
 		return x.Producers
 	}
@@ -1646,6 +1646,148 @@ func (x *EpochStart) GetStartOffset() int64 {
 	return 0
 }
 
+// ProducerState is what a log remembers of one idempotent producer.
+type ProducerState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProducerId    int64                  `protobuf:"varint,1,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch int32                  `protobuf:"varint,2,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	// Unix milliseconds of the last append, on the leader's clock.
+	LastActiveMs int64 `protobuf:"varint,3,opt,name=last_active_ms,json=lastActiveMs,proto3" json:"last_active_ms,omitempty"`
+	// The last batches, oldest first, at most five.
+	Batches       []*ProducerBatch `protobuf:"bytes,4,rep,name=batches,proto3" json:"batches,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProducerState) Reset() {
+	*x = ProducerState{}
+	mi := &file_runnel_v1_replication_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProducerState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProducerState) ProtoMessage() {}
+
+func (x *ProducerState) ProtoReflect() protoreflect.Message {
+	mi := &file_runnel_v1_replication_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProducerState.ProtoReflect.Descriptor instead.
+func (*ProducerState) Descriptor() ([]byte, []int) {
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ProducerState) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *ProducerState) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *ProducerState) GetLastActiveMs() int64 {
+	if x != nil {
+		return x.LastActiveMs
+	}
+	return 0
+}
+
+func (x *ProducerState) GetBatches() []*ProducerBatch {
+	if x != nil {
+		return x.Batches
+	}
+	return nil
+}
+
+// ProducerBatch is one batch that a log remembers, so that a duplicate of it is found.
+type ProducerBatch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FirstSequence int32                  `protobuf:"varint,1,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
+	LastSequence  int32                  `protobuf:"varint,2,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
+	// Offset of the first record.
+	BaseOffset int64 `protobuf:"varint,3,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	// Largest timestamp, Unix milliseconds.
+	MaxTimestampMs int64 `protobuf:"varint,4,opt,name=max_timestamp_ms,json=maxTimestampMs,proto3" json:"max_timestamp_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ProducerBatch) Reset() {
+	*x = ProducerBatch{}
+	mi := &file_runnel_v1_replication_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProducerBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProducerBatch) ProtoMessage() {}
+
+func (x *ProducerBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_runnel_v1_replication_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProducerBatch.ProtoReflect.Descriptor instead.
+func (*ProducerBatch) Descriptor() ([]byte, []int) {
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ProducerBatch) GetFirstSequence() int32 {
+	if x != nil {
+		return x.FirstSequence
+	}
+	return 0
+}
+
+func (x *ProducerBatch) GetLastSequence() int32 {
+	if x != nil {
+		return x.LastSequence
+	}
+	return 0
+}
+
+func (x *ProducerBatch) GetBaseOffset() int64 {
+	if x != nil {
+		return x.BaseOffset
+	}
+	return 0
+}
+
+func (x *ProducerBatch) GetMaxTimestampMs() int64 {
+	if x != nil {
+		return x.MaxTimestampMs
+	}
+	return 0
+}
+
 // InventoryRequest asks for everything.
 type InventoryRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1655,7 +1797,7 @@ type InventoryRequest struct {
 
 func (x *InventoryRequest) Reset() {
 	*x = InventoryRequest{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[20]
+	mi := &file_runnel_v1_replication_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1809,7 @@ func (x *InventoryRequest) String() string {
 func (*InventoryRequest) ProtoMessage() {}
 
 func (x *InventoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[20]
+	mi := &file_runnel_v1_replication_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1822,7 @@ func (x *InventoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryRequest.ProtoReflect.Descriptor instead.
 func (*InventoryRequest) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{20}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{22}
 }
 
 // InventoryResponse is a part of the answer; the parts together are the inventory.
@@ -1699,7 +1841,7 @@ type InventoryResponse struct {
 
 func (x *InventoryResponse) Reset() {
 	*x = InventoryResponse{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[21]
+	mi := &file_runnel_v1_replication_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1853,7 @@ func (x *InventoryResponse) String() string {
 func (*InventoryResponse) ProtoMessage() {}
 
 func (x *InventoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[21]
+	mi := &file_runnel_v1_replication_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1866,7 @@ func (x *InventoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryResponse.ProtoReflect.Descriptor instead.
 func (*InventoryResponse) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{21}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InventoryResponse) GetHeader() *InventoryHeader {
@@ -1772,7 +1914,7 @@ type InventoryHeader struct {
 
 func (x *InventoryHeader) Reset() {
 	*x = InventoryHeader{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[22]
+	mi := &file_runnel_v1_replication_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1926,7 @@ func (x *InventoryHeader) String() string {
 func (*InventoryHeader) ProtoMessage() {}
 
 func (x *InventoryHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[22]
+	mi := &file_runnel_v1_replication_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1939,7 @@ func (x *InventoryHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryHeader.ProtoReflect.Descriptor instead.
 func (*InventoryHeader) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{22}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *InventoryHeader) GetClusterId() string {
@@ -1868,7 +2010,7 @@ type InventoryLog struct {
 
 func (x *InventoryLog) Reset() {
 	*x = InventoryLog{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[23]
+	mi := &file_runnel_v1_replication_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +2022,7 @@ func (x *InventoryLog) String() string {
 func (*InventoryLog) ProtoMessage() {}
 
 func (x *InventoryLog) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[23]
+	mi := &file_runnel_v1_replication_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +2035,7 @@ func (x *InventoryLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryLog.ProtoReflect.Descriptor instead.
 func (*InventoryLog) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{23}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *InventoryLog) GetTopicId() []byte {
@@ -2080,16 +2222,28 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x16\n" +
-	"\x06offset\x18\x04 \x01(\x03R\x06offset\"\x8d\x01\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\"\xa7\x01\n" +
 	"\x12StartStateResponse\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12-\n" +
-	"\x06epochs\x18\x02 \x03(\v2\x15.runnel.v1.EpochStartR\x06epochs\x12\x1c\n" +
-	"\tproducers\x18\x03 \x01(\fR\tproducers\x12\x12\n" +
+	"\x06epochs\x18\x02 \x03(\v2\x15.runnel.v1.EpochStartR\x06epochs\x126\n" +
+	"\tproducers\x18\x03 \x03(\v2\x18.runnel.v1.ProducerStateR\tproducers\x12\x12\n" +
 	"\x04last\x18\x04 \x01(\bR\x04last\"E\n" +
 	"\n" +
 	"EpochStart\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12!\n" +
-	"\fstart_offset\x18\x02 \x01(\x03R\vstartOffset\"\x12\n" +
+	"\fstart_offset\x18\x02 \x01(\x03R\vstartOffset\"\xb1\x01\n" +
+	"\rProducerState\x12\x1f\n" +
+	"\vproducer_id\x18\x01 \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\x12$\n" +
+	"\x0elast_active_ms\x18\x03 \x01(\x03R\flastActiveMs\x122\n" +
+	"\abatches\x18\x04 \x03(\v2\x18.runnel.v1.ProducerBatchR\abatches\"\xa6\x01\n" +
+	"\rProducerBatch\x12%\n" +
+	"\x0efirst_sequence\x18\x01 \x01(\x05R\rfirstSequence\x12#\n" +
+	"\rlast_sequence\x18\x02 \x01(\x05R\flastSequence\x12\x1f\n" +
+	"\vbase_offset\x18\x03 \x01(\x03R\n" +
+	"baseOffset\x12(\n" +
+	"\x10max_timestamp_ms\x18\x04 \x01(\x03R\x0emaxTimestampMs\"\x12\n" +
 	"\x10InventoryRequest\"\xa4\x01\n" +
 	"\x11InventoryResponse\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x1a.runnel.v1.InventoryHeaderR\x06header\x12+\n" +
@@ -2156,7 +2310,7 @@ func file_runnel_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_runnel_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_runnel_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_runnel_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_runnel_v1_replication_proto_goTypes = []any{
 	(ReplicateStream)(0),        // 0: runnel.v1.ReplicateStream
 	(ReplicateRefusal)(0),       // 1: runnel.v1.ReplicateRefusal
@@ -2180,10 +2334,12 @@ var file_runnel_v1_replication_proto_goTypes = []any{
 	(*StartStateRequest)(nil),   // 19: runnel.v1.StartStateRequest
 	(*StartStateResponse)(nil),  // 20: runnel.v1.StartStateResponse
 	(*EpochStart)(nil),          // 21: runnel.v1.EpochStart
-	(*InventoryRequest)(nil),    // 22: runnel.v1.InventoryRequest
-	(*InventoryResponse)(nil),   // 23: runnel.v1.InventoryResponse
-	(*InventoryHeader)(nil),     // 24: runnel.v1.InventoryHeader
-	(*InventoryLog)(nil),        // 25: runnel.v1.InventoryLog
+	(*ProducerState)(nil),       // 22: runnel.v1.ProducerState
+	(*ProducerBatch)(nil),       // 23: runnel.v1.ProducerBatch
+	(*InventoryRequest)(nil),    // 24: runnel.v1.InventoryRequest
+	(*InventoryResponse)(nil),   // 25: runnel.v1.InventoryResponse
+	(*InventoryHeader)(nil),     // 26: runnel.v1.InventoryHeader
+	(*InventoryLog)(nil),        // 27: runnel.v1.InventoryLog
 }
 var file_runnel_v1_replication_proto_depIdxs = []int32{
 	4,  // 0: runnel.v1.ReplicateRequest.hello:type_name -> runnel.v1.ReplicateHello
@@ -2201,21 +2357,23 @@ var file_runnel_v1_replication_proto_depIdxs = []int32{
 	16, // 12: runnel.v1.HeartbeatRequest.load:type_name -> runnel.v1.PartitionLoad
 	17, // 13: runnel.v1.HeartbeatRequest.states:type_name -> runnel.v1.PushedState
 	21, // 14: runnel.v1.StartStateResponse.epochs:type_name -> runnel.v1.EpochStart
-	24, // 15: runnel.v1.InventoryResponse.header:type_name -> runnel.v1.InventoryHeader
-	25, // 16: runnel.v1.InventoryResponse.logs:type_name -> runnel.v1.InventoryLog
-	3,  // 17: runnel.v1.Replication.Replicate:input_type -> runnel.v1.ReplicateRequest
-	15, // 18: runnel.v1.Replication.Heartbeat:input_type -> runnel.v1.HeartbeatRequest
-	19, // 19: runnel.v1.Replication.StartState:input_type -> runnel.v1.StartStateRequest
-	22, // 20: runnel.v1.Replication.Inventory:input_type -> runnel.v1.InventoryRequest
-	7,  // 21: runnel.v1.Replication.Replicate:output_type -> runnel.v1.ReplicateResponse
-	18, // 22: runnel.v1.Replication.Heartbeat:output_type -> runnel.v1.HeartbeatResponse
-	20, // 23: runnel.v1.Replication.StartState:output_type -> runnel.v1.StartStateResponse
-	23, // 24: runnel.v1.Replication.Inventory:output_type -> runnel.v1.InventoryResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	22, // 15: runnel.v1.StartStateResponse.producers:type_name -> runnel.v1.ProducerState
+	23, // 16: runnel.v1.ProducerState.batches:type_name -> runnel.v1.ProducerBatch
+	26, // 17: runnel.v1.InventoryResponse.header:type_name -> runnel.v1.InventoryHeader
+	27, // 18: runnel.v1.InventoryResponse.logs:type_name -> runnel.v1.InventoryLog
+	3,  // 19: runnel.v1.Replication.Replicate:input_type -> runnel.v1.ReplicateRequest
+	15, // 20: runnel.v1.Replication.Heartbeat:input_type -> runnel.v1.HeartbeatRequest
+	19, // 21: runnel.v1.Replication.StartState:input_type -> runnel.v1.StartStateRequest
+	24, // 22: runnel.v1.Replication.Inventory:input_type -> runnel.v1.InventoryRequest
+	7,  // 23: runnel.v1.Replication.Replicate:output_type -> runnel.v1.ReplicateResponse
+	18, // 24: runnel.v1.Replication.Heartbeat:output_type -> runnel.v1.HeartbeatResponse
+	20, // 25: runnel.v1.Replication.StartState:output_type -> runnel.v1.StartStateResponse
+	25, // 26: runnel.v1.Replication.Inventory:output_type -> runnel.v1.InventoryResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_runnel_v1_replication_proto_init() }
@@ -2236,7 +2394,7 @@ func file_runnel_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnel_v1_replication_proto_rawDesc), len(file_runnel_v1_replication_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
