@@ -257,7 +257,16 @@ func (o *opening) openPartition(ctx context.Context, k partitionKey, dir string)
 	}
 	// Without all records of the journal its bounds and epochs may be too low, and may not be used to cut anything. The log start
 	// never moves back, so the one that is left is a floor: what was deleted below it stays deleted.
-	if isKnown && (known.logID == m.LogID || o.rebuiltFrom(k, known.logID)) {
+	//
+	// The same holds for a copy that Recover made. A log without batches that took a damaged one's place has nothing to hide, and
+	// begins where it was made to begin.
+	floor := isKnown && known.logID == m.LogID
+	if isKnown && !floor && o.rebuiltFrom(k, known.logID) {
+		if floor, err = holdsBatches(o.fsys, dir); err != nil {
+			return broken(log.Offline, err)
+		}
+	}
+	if floor {
 		oc.Recovered.LogStart = known.logStart
 	}
 	if isKnown && known.logID == m.LogID {

@@ -148,6 +148,15 @@ func (s *Store) deleteLog(k partitionKey) error {
 		}
 	}
 	place := partitionDir(s.cfg.DataDir, k)
+	// What a recovery or replacement that failed has made must not take the place of what is deleted.
+	if _, err := s.fsys.Stat(place + recoveringSuffix); err == nil {
+		if err := s.fsys.RemoveAll(place + recoveringSuffix); err != nil {
+			return err
+		}
+		if err := s.fsys.SyncDir(filepath.Dir(place)); err != nil {
+			return s.diskFault(err)
+		}
+	}
 	gone := place + deletedInfix + logID.String()
 	if err := s.fsys.Rename(place, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -30,16 +30,14 @@ func (s *Store) rebuild(ctx context.Context, k partitionKey, p *partition, plan 
 	if err := s.retire(k, p); err != nil {
 		return nil, err
 	}
-	parent := topicDir(s.cfg.DataDir, k.TopicID)
-	for _, rename := range [][2]string{{plan.Dir, plan.SetAside}, {temporary, plan.Dir}} {
-		if err := s.fsys.Rename(rename[0], rename[1]); err != nil {
-			return nil, err
-		}
-		if err := s.fsys.SyncDir(parent); err != nil {
-			return nil, err
-		}
+	if err := s.swapDirs(k, plan.Dir, plan.SetAside, temporary); err != nil {
+		return nil, err
 	}
-	return s.openRebuilt(ctx, k, plan, m)
+	return s.openJournaled(ctx, plan.Dir, m, journalRecord{
+		key: k, logID: m.LogID, kind: kindState,
+		flushed: plan.KeepTo, highWatermark: min(max(plan.known.highWatermark, plan.KeepFrom), plan.KeepTo), logStart: plan.KeepFrom,
+		epochs: newestEpochs(plan.epochs),
+	}, plan.epochs)
 }
 
 // retire closes a damaged log and takes it out of the sync rounds: no round may journal its log ID over that of the copy. The
@@ -169,25 +167,4 @@ func copyFile(fsys vfs.FS, from, to string, n int64) (err error) {
 		pos += int64(len(chunk))
 	}
 	return dst.Sync()
-}
-
-// openRebuilt journals what the rebuilt log is, and opens it.
-func (s *Store) openRebuilt(ctx context.Context, k partitionKey, plan RecoverPlan, m log.Meta) (*log.Log, error) {
-	r := journalRecord{
-		key: k, logID: m.LogID, kind: kindState,
-		flushed: plan.KeepTo, highWatermark: min(max(plan.known.highWatermark, plan.KeepFrom), plan.KeepTo), logStart: plan.KeepFrom,
-		epochs: newestEpochs(plan.epochs),
-	}
-	if err := s.commit(r); err != nil {
-		return nil, err
-	}
-	oc, err := s.openConfig(plan.Dir, m)
-	if err != nil {
-		return nil, err
-	}
-	oc.Recovered = log.Recovered{
-		Flushed: r.flushed, HighWatermark: r.highWatermark, LogStart: r.logStart, Epochs: plan.epochs, Known: true,
-	}
-	l, _, err := log.Open(ctx, oc)
-	return l, err
 }
