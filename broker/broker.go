@@ -18,7 +18,10 @@ import (
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
 	"runnel.dev/runnel/broker/controller"
+	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/broker/peer"
+	"runnel.dev/runnel/broker/replication"
 	"runnel.dev/runnel/broker/server"
 	"runnel.dev/runnel/broker/storage"
 	"runnel.dev/runnel/internal/clock"
@@ -38,6 +41,8 @@ type Deps struct {
 	Registry *prometheus.Registry
 	// Listen replaces net.Listen in tests; nil: TCP.
 	Listen func(network, address string) (net.Listener, error)
+	// Dial replaces the TCP dialer for etcd and other brokers, in tests; nil: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Broker is one broker. Create it with New, run it once with Run.
@@ -53,14 +58,23 @@ type Broker struct {
 
 // parts are what a running broker consists of.
 type parts struct {
-	client *metadata.Client
-	store  *storage.Store
-	reg    *metadata.Registration
-	cache  *metadata.Cache
-	host   *host
-	server *server.Server
-	ctrl   *controller.Controller
-	ids    *metadata.ProducerIDs
+	cluster   string // its id
+	client    *metadata.Client
+	store     *storage.Store
+	reg       *metadata.Registration
+	cache     *metadata.Cache
+	dir       *directory
+	conns     *peer.Conns
+	leaders   *replication.Leaders
+	followers *replication.Followers
+	beats     *replication.Heartbeats
+	isr       *isrWriter
+	host      *host
+	server    *server.Server
+	ctrl      *controller.Controller
+	ids       *metadata.ProducerIDs
+	stop      *handOver
+	wake      func(context.Context) error // tells the controller of changes of health
 }
 
 // New checks the configuration and starts nothing. The error joins all faults.
@@ -106,7 +120,8 @@ func (b *Broker) run(ctx context.Context) (err error) {
 		return ignoreEnd(ctx, err)
 	}
 	b.enter("opening the data directory")
-	if p.store, err = b.openStore(ctx, cluster.ID); err != nil {
+	p.cluster = cluster.ID
+	if p.store, err = b.openStore(ctx, p); err != nil {
 		return ignoreEnd(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.store.Close()) }()
@@ -129,6 +144,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	b.running.Store(p)
 	b.lg.Info("broker started", "version", info.Version, "cluster_id", cluster.ID, "storage_id", info.StorageID, "broker_epoch", p.reg.Epoch(), "listeners", addresses)
 	defer b.lg.Info("broker stopped")
+	defer p.conns.Close()
 	return runLayers(ctx,
 		layer{func(ctx context.Context) error {
 			err := p.store.Run(ctx)
@@ -138,8 +154,9 @@ func (b *Broker) run(ctx context.Context) (err error) {
 			return err
 		}},
 		layer{p.cache.Run, p.reg.Run},
-		layer{p.ctrl.Run, p.host.Run, p.ids.Run},
-		layer{p.server.Run, b.followReadiness},
+		layer{p.ctrl.Run, p.host.Run, p.host.Tick, p.isr.Run, p.ids.Run, p.followers.Run, p.beats.Run, p.wake},
+		layer{p.server.Run, p.leaders.Run, b.followReadiness},
+		layer{p.stop.Run},
 	)
 }
 
@@ -176,7 +193,7 @@ func (b *Broker) openMetadata(context.Context) (*metadata.Client, error) {
 	return metadata.New(metadata.Config{
 		Endpoints: e.Endpoints, TLS: secure, Cluster: b.cfg.Cluster,
 		DialTimeout: e.DialTimeout.Std(), RequestTimeout: e.RequestTimeout.Std(), LeaseTTL: e.LeaseTTL.Std(),
-		DialOptions: secured,
+		DialOptions: append(secured, b.dialer()...),
 		Known:       metadata.Position{ClusterID: known.ClusterID, EtcdClusterID: known.EtcdClusterID, Era: known.Era, Revision: known.Revision},
 	}, b.deps.Clock, b.lg, b.deps.Registry)
 }
@@ -196,14 +213,23 @@ func (b *Broker) etcdTLS() (*tls.Config, []grpc.DialOption, error) {
 	return source.Client(), []grpc.DialOption{grpc.WithTransportCredentials(source.Credentials())}, nil
 }
 
-func (b *Broker) openStore(ctx context.Context, clusterID string) (*storage.Store, error) {
-	c := storage.DefaultConfig(b.cfg.Storage.DataDir, clusterID)
+// dialer is how gRPC connects where a test has a way of its own.
+func (b *Broker) dialer() []grpc.DialOption {
+	if b.deps.Dial == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithContextDialer(b.deps.Dial)}
+}
+
+func (b *Broker) openStore(ctx context.Context, p *parts) (*storage.Store, error) {
+	c := storage.DefaultConfig(b.cfg.Storage.DataDir, p.cluster)
 	c.AllowNetworkStorage = b.cfg.Storage.AllowNetworkStorage
 	c.OpenFiles = idleFiles(c.OpenFiles)
 	c.ReserveBytes = int64(b.cfg.Storage.Reserve)
 	c.SyncfsThreshold = b.cfg.Storage.SyncfsThreshold
 	c.RetentionInterval = b.cfg.Storage.RetentionInterval.Std()
 	c.LogConfig = decodeLogConfig(b.defaults)
+	c.Retention = func(l *log.Log, target int64) { p.host.retention(l, target) } // called by Run, when there is a host
 	return storage.Open(ctx, c, b.deps.FS, b.deps.Clock, b.lg, b.deps.Registry)
 }
 
@@ -253,29 +279,4 @@ func advertise(c config.Listener, bound net.Addr) (string, error) {
 		}
 	}
 	return net.JoinHostPort(host, port), nil
-}
-
-// assemble makes the parts that need a registration.
-func (b *Broker) assemble(p *parts, listeners []server.Listener) (err error) {
-	d := b.deps
-	p.cache, p.ids = metadata.NewCache(p.client), metadata.NewProducerIDs(p.client)
-	shown := newView(b.defaults)
-	p.host = newHost(p.client, p.cache, p.reg, p.store, shown, d.Clock, b.lg)
-	if p.ctrl, err = controller.New(p.client, p.cache, p.reg, b.defaults, d.Clock, b.lg, d.Registry); err != nil {
-		return err
-	}
-	lim := b.cfg.Limits
-	p.server, err = server.New(server.Config{
-		BrokerID: b.cfg.BrokerID, Listeners: listeners, AutoCreateTopics: b.cfg.Topics.AutoCreate,
-		Limits: server.Limits{
-			InFlightBytes: int64(lim.MaxInFlightBytes), StreamInFlightBytes: int64(lim.MaxStreamInFlightBytes),
-			StreamsPerConnection: lim.MaxConcurrentStreams, StopTimeout: max(b.cfg.ShutdownTimeout.Std(), time.Millisecond),
-		},
-		Partitions:  p.host,
-		Topics:      &topicAdmin{client: p.client, cache: p.cache, view: shown, defaults: b.defaults, partitions: b.cfg.Topics.Partitions, most: lim.MaxPartitions},
-		Metadata:    shown,
-		ProducerIDs: producerIDs{p.ids},
-		Clock:       d.Clock, Logger: b.lg, Registerer: d.Registry,
-	})
-	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -67,7 +68,10 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHost(client, metadata.NewCache(client), reg, store, newView(&runnelv1.TopicConfig{}), clock.System(), quiet)
+	h := newHost(hostConfig{
+		client: client, cache: metadata.NewCache(client), reg: reg, store: store, view: newView(&runnelv1.TopicConfig{}), clk: clock.System(), lg: quiet,
+		lagTimeout: time.Second,
+	})
 	t.Cleanup(func() {
 		h.closeAll()
 		cancel()
@@ -113,6 +117,15 @@ func (f *fixture) led(p *metadata.Partition, id ids.LogID) *metadata.Partition {
 	p = p.Clone()
 	p.Leader, p.LeaderEpoch, p.LeaderBrokerEpoch = me, 1, f.reg.Epoch()
 	p.ISR = []metadata.Member{{BrokerID: me, StorageID: f.store.StorageID(), LogID: id}}
+	return p
+}
+
+// elsewhere makes p led by another broker, which alone is in sync.
+func elsewhere(p *metadata.Partition) *metadata.Partition {
+	p = p.Clone()
+	p.Leader, p.LeaderEpoch, p.LeaderBrokerEpoch = me+1, 1, 1
+	p.Replicas = []int32{me, me + 1}
+	p.ISR = []metadata.Member{{BrokerID: me + 1, StorageID: ids.NewStorageID(), LogID: ids.NewLogID()}}
 	return p
 }
 

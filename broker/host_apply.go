@@ -10,6 +10,7 @@ import (
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/broker/replica"
 	"runnel.dev/runnel/broker/storage"
 )
 
@@ -22,42 +23,74 @@ func (h *host) carryOut(ctx context.Context, w *plan) (failed bool) {
 		}
 	}
 	// Roles go first: they only need this broker, and everything behind them may wait for the disk or for etcd.
-	attempt("assign", h.assign(w.roles))
+	h.assign(w.roles)
 	attempt("purge", h.purge(ctx, w.purge))
-	confirmed, err := h.createAll(ctx, w.create)
+	attempt("remove", h.remove(w.remove))
+	confirmed, made, err := h.createAll(ctx, w.create)
 	attempt("create", err)
+	h.assign(made)
 	attempt("confirm", h.confirm(ctx, append(w.confirm, confirmed...)))
 	attempt("mark", h.reportMarks(ctx, w.marks))
 	attempt("configure", h.configure(w.configs))
 	return failed
 }
 
-func (h *host) createAll(ctx context.Context, work []creation) ([]metadata.Confirmation, error) {
-	done := make([]metadata.Confirmation, len(work))
+// createAll makes directories, and replaces damaged logs that nobody counts on any more. It returns what is to be confirmed, and the
+// roles of the new logs.
+func (h *host) createAll(ctx context.Context, work []creation) (confirm []metadata.Confirmation, made []assignment, err error) {
+	logs := make([]*log.Log, len(work))
 	var g errgroup.Group
 	g.SetLimit(hostParallelism)
 	for i, c := range work {
-		g.Go(func() error {
+		g.Go(func() (err error) {
 			info, err := topicInfo(c.topic.Name, c.topic.Config)
 			if err != nil {
 				return err
 			}
-			l, err := h.store.CreateLog(ctx, c.part.TopicID, c.part.Partition, info, log.StartState{})
-			if err != nil {
-				return err
+			if c.replace {
+				h.closePartition(c.part.PartitionRef)
+				logs[i], err = h.store.ReplaceLog(ctx, c.part.TopicID, c.part.Partition, info, log.StartState{})
+			} else {
+				logs[i], err = h.store.CreateLog(ctx, c.part.TopicID, c.part.Partition, info, log.StartState{})
 			}
-			done[i] = metadata.Confirmation{Partition: c.part, LogID: l.LogID()}
-			return nil
+			return err
 		})
 	}
-	err := g.Wait()
-	var ok []metadata.Confirmation
-	for _, c := range done {
-		if c.Partition != nil {
-			ok = append(ok, c)
+	err = g.Wait()
+	for i, c := range work {
+		if logs[i] == nil {
+			continue
 		}
+		if metadata.NeedsConfirmation(c.part, h.reg) {
+			confirm = append(confirm, metadata.Confirmation{Partition: c.part, LogID: logs[i].LogID()})
+		}
+		made = append(made, h.assignment(c.state, c.part, logs[i]))
 	}
-	return ok, err
+	return confirm, made, err
+}
+
+// closePartition ends serving a partition, whose log is about to be closed.
+func (h *host) closePartition(ref metadata.PartitionRef) {
+	if v, ok := h.partitions.LoadAndDelete(ref); ok {
+		v.(*partition.Partition).Close() // only host stores into it
+	}
+}
+
+// drop removes a partition's directory.
+func (h *host) drop(ref metadata.PartitionRef) error {
+	h.closePartition(ref)
+	return h.store.DeleteLog(storage.Tombstone{TopicID: ref.TopicID, Partition: ref.Partition})
+}
+
+// remove removes replicas that moved to other brokers.
+func (h *host) remove(work []metadata.PartitionRef) error {
+	var g errgroup.Group
+	g.SetLimit(hostParallelism)
+	for _, ref := range work {
+		h.lg.Info("a replica that moved to other brokers is removed", "topic_id", ref.TopicID, "partition", ref.Partition)
+		g.Go(func() error { return h.drop(ref) })
+	}
+	return g.Wait()
 }
 
 func (h *host) confirm(ctx context.Context, c []metadata.Confirmation) error {
@@ -99,29 +132,33 @@ func (h *host) configure(topics []*metadata.Topic) error {
 	return errors.Join(errs...)
 }
 
-func (h *host) assign(work []assignment) error {
-	var errs []error
+// assign gives partitions their records. A partition whose log was replaced, or that was closed for that, is made anew.
+func (h *host) assign(work []assignment) {
 	for _, a := range work {
-		v, _ := h.partitions.Load(a.ref)
-		p, ok := v.(*hosted)
-		if ok && p.log != a.log {
+		p, ok := h.lookup(a.ref)
+		if ok && (p.Log() != a.log || p.Closed() && !h.failed.Load()) {
 			p.Close()
 			ok = false
 		}
-		if !ok {
-			p = &hosted{partition.New(a.log, h.clk, h.store.CheckProduce), a.log}
-		}
-		if err := p.SetRole(a.role); err != nil {
-			errs = append(errs, err)
+		if !ok && h.retired.Load() {
+			continue
 		}
 		if !ok {
+			p = partition.New(partition.Config{
+				Log: a.log, Clock: h.clk, Origin: h.origin, Gate: h.store.CheckProduce, Logger: h.lg,
+				Replica:   replica.Config{BrokerID: h.reg.BrokerID(), LagTimeout: h.lagTimeout},
+				Transport: h.transport, Metadata: h.writer, Reset: h, Workers: h.workers,
+			})
 			h.partitions.Store(a.ref, p)
 		}
+		p.SetRecord(a.update)
 		if h.failed.Load() {
 			p.Close()
 		}
+		if h.retired.Load() && !p.Role().Leading {
+			h.closePartition(a.ref)
+		}
 	}
-	return errors.Join(errs...)
 }
 
 // purge removes the directories of deleted topics and says so.
@@ -130,10 +167,7 @@ func (h *host) purge(ctx context.Context, work []*metadata.Partition) error {
 	g.SetLimit(hostParallelism)
 	for _, p := range work {
 		g.Go(func() error {
-			if v, ok := h.partitions.LoadAndDelete(p.PartitionRef); ok {
-				v.(*hosted).Close() // only host stores into it
-			}
-			return h.store.DeleteLog(storage.Tombstone{TopicID: p.TopicID, Partition: p.Partition})
+			return h.drop(p.PartitionRef)
 		})
 	}
 	if err := g.Wait(); err != nil || len(work) == 0 {

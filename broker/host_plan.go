@@ -1,10 +1,10 @@
 package broker
 
 import (
+	"runnel.dev/runnel/broker/controller"
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
-	"runnel.dev/runnel/broker/topicconfig"
 	"runnel.dev/runnel/internal/ids"
 )
 
@@ -13,38 +13,59 @@ type plan struct {
 	create  []creation
 	roles   []assignment
 	purge   []*metadata.Partition
+	remove  []metadata.PartitionRef
 	confirm []metadata.Confirmation
 	marks   []metadata.Mark
 	configs []*metadata.Topic
 }
 
+// creation is a directory to be made. replace: a log that is damaged, and that the cluster does not count on, is set aside first.
 type creation struct {
-	topic *metadata.Topic
-	part  *metadata.Partition
+	state   *metadata.State
+	topic   *metadata.Topic
+	part    *metadata.Partition
+	replace bool
 }
 
 type assignment struct {
-	log  *log.Log
-	ref  metadata.PartitionRef
-	role partition.Role
+	log    *log.Log
+	ref    metadata.PartitionRef
+	update partition.RecordUpdate
 }
 
 // add looks at this broker's share of one topic.
 func (w *plan) add(h *host, s *metadata.State, t *metadata.Topic) {
 	hosted := false
 	for _, p := range s.Partitions(t.ID) {
-		if p == nil || !p.HasReplica(h.reg.BrokerID()) {
-			continue
-		}
-		if t.State == metadata.TopicDeleting {
+		switch {
+		case p == nil:
+		case !p.HasReplica(h.reg.BrokerID()):
+			w.addRemoval(h, s, t, p)
+		case t.State == metadata.TopicDeleting:
 			w.purge = append(w.purge, p)
-			continue
+		default:
+			hosted = true
+			w.addPartition(h, s, t, p)
 		}
-		hosted = true
-		w.addPartition(h, s, t, p)
 	}
 	if hosted {
 		w.configs = append(w.configs, t)
+	}
+}
+
+// addRemoval removes what this broker still has of a partition that lives elsewhere.
+//
+// Invariant: nothing is deleted because metadata looks as if it were absent. The record is there, it belongs to a topic that exists, and it
+// names others, who are in sync without this broker.
+func (w *plan) addRemoval(h *host, s *metadata.State, t *metadata.Topic, p *metadata.Partition) {
+	if !s.Loaded() || t.State != metadata.TopicActive || len(p.Replicas) == 0 || len(p.ISR) == 0 {
+		return
+	}
+	if _, member := p.Member(h.reg.BrokerID()); member {
+		return
+	}
+	if _, known := h.store.State(p.TopicID, p.Partition); known {
+		w.remove = append(w.remove, p.PartitionRef)
 	}
 }
 
@@ -52,10 +73,12 @@ func (w *plan) addPartition(h *host, s *metadata.State, t *metadata.Topic, p *me
 	l, ok := h.store.Log(p.TopicID, p.Partition)
 	if !ok {
 		switch st, known := h.store.State(p.TopicID, p.Partition); {
+		case known && h.replaceable(p):
+			w.create = append(w.create, creation{s, t, p, true})
 		case known:
 			w.mark(h, s, p, st, ids.LogID{})
-		case metadata.NeedsConfirmation(p, h.reg):
-			w.create = append(w.create, creation{t, p})
+		case metadata.NeedsConfirmation(p, h.reg), h.replaceable(p):
+			w.create = append(w.create, creation{s, t, p, false})
 		default:
 			// The cluster counts on a log that is not here: the storage was lost or replaced.
 			w.mark(h, s, p, log.State{Health: log.Failed, Err: errNoDirectory}, ids.LogID{})
@@ -63,12 +86,23 @@ func (w *plan) addPartition(h *host, s *metadata.State, t *metadata.Topic, p *me
 		return
 	}
 	// A failed log is no lost one: its sync failed, this process stops, and the next finds everything that was acknowledged.
-	if st := l.State(); st.Health == log.Quarantined {
+	switch st := l.State(); {
+	case st.Health == log.Quarantined && h.replaceable(p):
+		w.create = append(w.create, creation{s, t, p, true})
+		return
+	case st.Health == log.Quarantined:
 		w.mark(h, s, p, st, l.LogID())
-	} else if st.Health != log.Failed && metadata.NeedsConfirmation(p, h.reg) {
+	case st.Health != log.Failed && metadata.NeedsConfirmation(p, h.reg):
 		w.confirm = append(w.confirm, metadata.Confirmation{Partition: p, LogID: l.LogID()})
 	}
-	w.roles = append(w.roles, assignment{log: l, ref: p.PartitionRef, role: h.role(s, t, p, l)})
+	w.roles = append(w.roles, h.assignment(s, p, l))
+}
+
+// replaceable reports whether this broker's log of p may begin anew: the partition was led, others are in sync, and the cluster does not
+// count on anything of this storage. With nobody else in sync the files are what is left, and a human decides.
+func (h *host) replaceable(p *metadata.Partition) bool {
+	m, member := p.Member(h.reg.BrokerID())
+	return p.LeaderEpoch > 0 && len(p.ISR) > 0 && (!member || m.StorageID != h.store.StorageID() && len(p.ISR) > 1)
 }
 
 // mark reports a log that lost what it had acknowledged, as long as the cluster counts on it. A zero id is that of the ISR's entry.
@@ -88,29 +122,29 @@ func (w *plan) mark(h *host, s *metadata.State, p *metadata.Partition, st log.St
 	w.marks = append(w.marks, metadata.Mark{Partition: p.PartitionRef, Kind: kind, LogID: m.LogID})
 }
 
-// role says what p means for this broker. It leads only under the registration that the partition names, and only with the log that
-// the cluster counts on (DESIGN: an epoch is led by one incarnation).
-func (h *host) role(s *metadata.State, t *metadata.Topic, p *metadata.Partition, l *log.Log) partition.Role {
-	isr := make([]int32, 0, len(p.ISR))
-	for _, m := range p.ISR {
-		isr = append(isr, m.BrokerID)
+// assignment says what p means for this broker with log l.
+func (h *host) assignment(s *metadata.State, p *metadata.Partition, l *log.Log) assignment {
+	u := partition.RecordUpdate{
+		Record: replicaRecord(p, h.minISR(s, p)), BrokerEpoch: h.reg.Epoch(), StorageID: h.store.StorageID(), Usable: true,
 	}
-	me := h.reg.BrokerID()
-	usable := h.counted(p, l)
-	if b, alive := s.Broker(me); alive && b.Epoch > h.reg.Epoch() {
-		usable = false // somebody else has the id now; this process is about to end
+	if b, alive := s.Broker(h.reg.BrokerID()); alive && b.Epoch > h.reg.Epoch() {
+		u.Usable = false // somebody else has the id now; this process is about to end
 	}
-	var damage error
-	if st := l.State(); st.Health == log.Quarantined {
-		usable, damage = false, st.Err
+	switch st := l.State(); st.Health {
+	case log.Quarantined:
+		u.Usable, u.Damage = false, st.Err
+	case log.Failed, log.Offline:
+		u.Usable = false
+	case log.Online, log.ReadOnly:
 	}
-	return partition.Role{
-		Damage:   damage,
-		Leading:  usable && p.Leader == me && p.LeaderBrokerEpoch == h.reg.Epoch(),
-		LeaderID: p.Leader,
-		Epoch:    p.LeaderEpoch,
-		Replicas: p.Replicas,
-		ISR:      isr,
-		MinISR:   topicconfig.Effective(t.Config, h.defaults, t.Replicas).GetMinInSyncReplicas(),
+	return assignment{log: l, ref: p.PartitionRef, update: u}
+}
+
+// minISR is the min_in_sync_replicas in force for one partition; 1 for a topic that is not known.
+func (h *host) minISR(s *metadata.State, p *metadata.Partition) int {
+	t, ok := s.TopicByID(p.TopicID)
+	if !ok {
+		return 1
 	}
+	return controller.MinISR(t, p, h.defaults)
 }

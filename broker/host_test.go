@@ -20,7 +20,7 @@ var startOfLog log.StartState
 func TestPlan(t *testing.T) {
 	f := newFixture(t)
 	own := f.store.StorageID()
-	elsewhere := ids.NewStorageID()
+	foreign := ids.NewStorageID()
 	tp := topic("t")
 	fresh := part(tp)
 	there := topic("there")
@@ -29,8 +29,7 @@ func TestPlan(t *testing.T) {
 		topic *metadata.Topic
 		part  *metadata.Partition
 		// How many of each the plan has.
-		create, confirm, marks, purge, roles, configs int
-		leading                                       bool
+		create, confirm, marks, purge, roles, configs, remove int
 	}{
 		"a new partition is created": {topic: tp, part: fresh, create: 1, configs: 1},
 		"another broker's is not ours": {topic: tp, part: func() *metadata.Partition {
@@ -41,10 +40,10 @@ func TestPlan(t *testing.T) {
 		"a directory that was not confirmed yet is confirmed": {topic: there, part: part(there), confirm: 1, roles: 1, configs: 1},
 		"one that another storage had confirmed is confirmed anew": {topic: there, part: func() *metadata.Partition {
 			p := part(there)
-			p.ISR = []metadata.Member{{BrokerID: me, StorageID: elsewhere, LogID: ids.NewLogID()}}
+			p.ISR = []metadata.Member{{BrokerID: me, StorageID: foreign, LogID: ids.NewLogID()}}
 			return p
 		}(), confirm: 1, roles: 1, configs: 1},
-		"what we lead is led": {topic: there, part: f.led(part(there), id), roles: 1, configs: 1, leading: true},
+		"what we lead is led": {topic: there, part: f.led(part(there), id), roles: 1, configs: 1},
 		"under an earlier registration we lead nothing": {topic: there, part: func() *metadata.Partition {
 			p := f.led(part(there), id)
 			p.LeaderBrokerEpoch--
@@ -53,10 +52,26 @@ func TestPlan(t *testing.T) {
 		"with another log than the cluster counts on we lead nothing": {topic: there, part: f.led(part(there), ids.NewLogID()), roles: 1, configs: 1},
 		"with another storage than the cluster counts on we lead nothing": {topic: there, part: func() *metadata.Partition {
 			p := f.led(part(there), id)
-			p.ISR[0].StorageID = elsewhere
+			p.ISR[0].StorageID = foreign
 			return p
 		}(), roles: 1, configs: 1},
 		"a log that the cluster counts on and that is gone is reported, never made anew": {topic: tp, part: f.led(fresh, ids.NewLogID()), marks: 1, configs: 1},
+		"a replica of a partition that others lead is made empty, and follows":           {topic: tp, part: elsewhere(fresh), create: 1, configs: 1},
+		"a replica whose storage was replaced begins anew beside others that are in sync": {topic: tp, part: func() *metadata.Partition {
+			p := elsewhere(fresh)
+			p.ISR = append(p.ISR, metadata.Member{BrokerID: me, StorageID: foreign, LogID: ids.NewLogID()})
+			return p
+		}(), create: 1, configs: 1},
+		"what moved to others is removed": {topic: there, part: func() *metadata.Partition {
+			p := elsewhere(part(there))
+			p.Replicas = []int32{me + 1}
+			return p
+		}(), remove: 1},
+		"what moved to others who are not in sync stays": {topic: there, part: func() *metadata.Partition {
+			p := elsewhere(part(there))
+			p.Replicas, p.ISR = []int32{me + 1}, nil
+			return p
+		}()},
 		"a log that was led before, and that the cluster counts on no more, is neither made nor reported": {topic: tp, part: func() *metadata.Partition {
 			p := f.led(fresh, ids.NewLogID())
 			p.ISR, p.Leader = nil, metadata.NoLeader
@@ -71,13 +86,10 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var w plan
 			w.add(f.host, state(10, []*metadata.Topic{tt.topic}, tt.part), tt.topic)
-			got := [...]int{len(w.create), len(w.confirm), len(w.marks), len(w.purge), len(w.roles), len(w.configs)}
-			want := [...]int{tt.create, tt.confirm, tt.marks, tt.purge, tt.roles, tt.configs}
+			got := [...]int{len(w.create), len(w.confirm), len(w.marks), len(w.purge), len(w.roles), len(w.configs), len(w.remove)}
+			want := [...]int{tt.create, tt.confirm, tt.marks, tt.purge, tt.roles, tt.configs, tt.remove}
 			if got != want {
-				t.Errorf("create, confirm, mark, purge, assign, configure: %v, want %v", got, want)
-			}
-			if len(w.roles) == 1 && w.roles[0].role.Leading != tt.leading {
-				t.Errorf("role %+v, want leading %v", w.roles[0].role, tt.leading)
+				t.Errorf("create, confirm, mark, purge, assign, configure, remove: %v, want %v", got, want)
 			}
 			for _, m := range w.marks {
 				if m.Kind != metadata.MarkFailed || m.LogID != tt.part.ISR[0].LogID {
@@ -86,7 +98,7 @@ func TestPlan(t *testing.T) {
 			}
 		})
 	}
-	if own == elsewhere {
+	if own == foreign {
 		t.Fatal("storage ids repeat")
 	}
 }
@@ -243,10 +255,80 @@ func TestANewerRegistrationEndsLeading(t *testing.T) {
 	tp := topic("t")
 	p := f.led(part(tp), f.log(part(tp)))
 	l, _ := f.store.Log(p.TopicID, p.Partition)
-	for epoch, leads := range map[int64]bool{f.reg.Epoch(): true, f.reg.Epoch() + 1: false} {
+	for epoch, usable := range map[int64]bool{f.reg.Epoch(): true, f.reg.Epoch() + 1: false} {
 		s := metadata.NewState(metadata.Contents{Brokers: []*metadata.Broker{{BrokerInfo: metadata.BrokerInfo{ID: me}, Epoch: epoch}}})
-		if r := f.role(s, tp, p, l); r.Leading != leads {
-			t.Errorf("registered under %d, alive under %d: leading %v", f.reg.Epoch(), epoch, r.Leading)
+		if a := f.assignment(s, p, l); a.update.Usable != usable {
+			t.Errorf("registered under %d, alive under %d: usable %v", f.reg.Epoch(), epoch, a.update.Usable)
 		}
+	}
+}
+
+// A broker leads only under the registration, the log and the storage that the record names.
+func TestOnlyWhatTheRecordNamesLeads(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*metadata.Partition)
+		leads  bool
+	}{
+		"named":                {func(*metadata.Partition) {}, true},
+		"earlier registration": {func(p *metadata.Partition) { p.LeaderBrokerEpoch-- }, false},
+		"another log":          {func(p *metadata.Partition) { p.ISR[0].LogID = ids.NewLogID() }, false},
+		"another storage":      {func(p *metadata.Partition) { p.ISR[0].StorageID = ids.NewStorageID() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			tp := topic("t")
+			p := f.led(part(tp), f.log(part(tp)))
+			tt.change(p)
+			f.pass(t.Context(), state(10, []*metadata.Topic{tp}, p), nil)
+			here, ok := f.lookup(p.PartitionRef)
+			if !ok || here.Role().Leading != tt.leads {
+				t.Errorf("leading: %v, want %v", ok && here.Role().Leading, tt.leads)
+			}
+		})
+	}
+}
+
+// A damaged log stays as it is while the cluster counts on it, or on nobody, and is replaced once others are in sync without it.
+func TestADamagedLogIsReplacedOnceOthersAreInSync(t *testing.T) {
+	f := newFixture(t)
+	tp := topic("t")
+	p := part(tp)
+	for name, tt := range map[string]struct {
+		part *metadata.Partition
+		want bool
+	}{
+		"never led":          {p, false},
+		"the only member":    {f.led(p, ids.NewLogID()), false},
+		"others are in sync": {elsewhere(p), true},
+		"nobody is in sync":  {func() *metadata.Partition { q := elsewhere(p); q.ISR = nil; return q }(), false},
+		"another storage alone": {func() *metadata.Partition {
+			q := f.led(p, ids.NewLogID())
+			q.ISR[0].StorageID = ids.NewStorageID()
+			return q
+		}(), false},
+	} {
+		if got := f.replaceable(tt.part); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// What nobody can take over stays led until the end; what is followed ends at once.
+func TestRetire(t *testing.T) {
+	f := newFixture(t)
+	alone, shared := topic("alone"), topic("shared")
+	p, q := f.led(part(alone), f.log(part(alone))), elsewhere(part(shared))
+	f.log(part(shared))
+	f.pass(t.Context(), state(10, []*metadata.Topic{alone, shared}, p, q), nil)
+	if _, ok := f.lookup(q.PartitionRef); !ok {
+		t.Fatal("not followed")
+	}
+	f.retire()
+	f.pass(t.Context(), state(11, []*metadata.Topic{alone, shared}, p, q), nil)
+	if _, ok := f.lookup(q.PartitionRef); ok {
+		t.Error("still followed")
+	}
+	if here, ok := f.lookup(p.PartitionRef); !ok || !here.Role().Leading {
+		t.Error("not led any more")
 	}
 }

@@ -85,6 +85,7 @@ func (a *topicAdmin) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicReq
 	}
 	u := metadata.TopicUpdate{
 		Name: r.GetName(), ID: topicID(r.GetTopicId()), Generation: r.GetGeneration(), Partitions: r.GetPartitions(),
+		Replicas: r.GetReplicas(), LiveBrokers: len(a.cache.Snapshot().Brokers()),
 		Config: r.GetConfig(), Reset: r.GetResetFields(), Defaults: a.defaults, Force: r.GetForce(),
 	}
 	if r.GetValidateOnly() {

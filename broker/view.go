@@ -73,7 +73,7 @@ func (v *view) build(old *published, s *metadata.State) *server.Snapshot {
 		out.ControllerID = c.BrokerID
 	}
 	if old.state == nil {
-		out.Brokers = brokers(s, nil)
+		out.Brokers, out.Storages = brokers(s, nil), storages(s)
 		out.Topics, out.TopicsByID = map[string]*server.Topic{}, map[ids.TopicID]*server.Topic{}
 		for _, t := range s.Topics() {
 			v.put(out, s, t)
@@ -81,9 +81,9 @@ func (v *view) build(old *published, s *metadata.State) *server.Snapshot {
 		return out
 	}
 	delta := s.Since(old.state)
-	out.Brokers = old.snapshot.Brokers
+	out.Brokers, out.Storages = old.snapshot.Brokers, old.snapshot.Storages
 	if delta.Brokers {
-		out.Brokers = brokers(s, old.snapshot.Brokers)
+		out.Brokers, out.Storages = brokers(s, old.snapshot.Brokers), storages(s)
 	}
 	out.Topics, out.TopicsByID = old.snapshot.Topics, old.snapshot.TopicsByID
 	if len(delta.Topics) == 0 {
@@ -129,7 +129,7 @@ func (v *view) topic(s *metadata.State, t *metadata.Topic) *server.Topic {
 			isr = append(isr, m.BrokerID)
 		}
 		out.Partitions = append(out.Partitions, server.Partition{
-			LeaderID: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: isr,
+			LeaderID: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: isr, Adding: p.Adding, Removing: p.Removing,
 		})
 	}
 	return out
@@ -146,6 +146,38 @@ func topicState(s metadata.TopicState) runnelv1.TopicState {
 	default:
 		return runnelv1.TopicState_TOPIC_STATE_UNSPECIFIED
 	}
+}
+
+// storages is the durable registry.
+func storages(s *metadata.State) map[int32]*server.Storage {
+	out := map[int32]*server.Storage{}
+	for _, st := range s.Storages() {
+		e := &server.Storage{
+			BrokerID: st.BrokerID, StorageID: st.StorageID.String(), State: brokerState(st.State), EligibleEpoch: st.EligibleEpoch,
+		}
+		for _, m := range st.Marks {
+			if e.Damaged == nil {
+				e.Damaged = map[server.PartitionRef]bool{}
+			}
+			e.Damaged[server.PartitionRef(m.Partition)] = true
+		}
+		out[st.BrokerID] = e
+	}
+	return out
+}
+
+func brokerState(s metadata.StorageState) runnelv1.BrokerState {
+	switch s {
+	case metadata.StorageActive:
+		return runnelv1.BrokerState_BROKER_STATE_ACTIVE
+	case metadata.StorageDraining:
+		return runnelv1.BrokerState_BROKER_STATE_DRAINING
+	case metadata.StorageDecommissioned:
+		return runnelv1.BrokerState_BROKER_STATE_DECOMMISSIONED
+	case metadata.StorageFenced:
+		return runnelv1.BrokerState_BROKER_STATE_FENCED
+	}
+	return runnelv1.BrokerState_BROKER_STATE_UNSPECIFIED
 }
 
 // brokers keeps the pointer of a registration that is in before.

@@ -109,10 +109,10 @@ type Replication struct {
 	SuspectAfter Duration `yaml:"suspectAfter"`
 	// TailStreams is how many streams carry new records from each leader broker, 1 to 4. Default 2.
 	TailStreams int `yaml:"tailStreams"`
-	// CatchUpBytesPerSecond bounds what this broker reads from each other one for replicas that are far behind, 1 MiB to 64 GiB;
+	// CatchUpBytesPerSecond bounds what this broker sends to all replicas elsewhere that are far behind, 1 MiB to 64 GiB;
 	// 0: no bound. Default 64 MiB.
 	CatchUpBytesPerSecond Bytes `yaml:"catchUpBytesPerSecond"`
-	// Window is how much a leader sends of one partition before the follower has taken it in, 256 KiB to 256 MiB. Default 4 MiB.
+	// Window is how much a leader sends of one partition before the follower has taken it in, 256 KiB to 256 MiB. Default 8 MiB.
 	Window Bytes `yaml:"window"`
 	// BalanceInterval is the time between two looks at whether leaders are spread evenly, 1s to 24h; 0: leaders are never moved for
 	// that. Default 5m.
@@ -219,7 +219,7 @@ func Default() Config {
 			SuspectAfter:          Duration(600 * time.Millisecond),
 			TailStreams:           2,
 			CatchUpBytesPerSecond: 64 << 20,
-			Window:                4 << 20,
+			Window:                8 << 20,
 			BalanceInterval:       Duration(5 * time.Minute),
 		},
 		HTTP: HTTP{Address: ":7651"},

@@ -123,9 +123,5 @@ func (p *Partition) Tick() {
 	if !p.ticks.Load() {
 		return
 	}
-	if start := p.log.JournaledLogStart(); start > p.wanted.Load() && start <= p.log.HighWatermark() {
-		// An earlier leader asked for it, and may have published it: so must this one, whoever it is now.
-		p.WantLogStart(start)
-	}
 	p.step(replica.Event{Kind: replica.EventTick}, waitsForAppends)
 }

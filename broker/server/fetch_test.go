@@ -11,7 +11,7 @@ import (
 
 	"runnel.dev/runnel/api/runnel/codec"
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
-	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/broker/partition/partitiontest"
 	"runnel.dev/runnel/broker/server"
 	"runnel.dev/runnel/record"
 )
@@ -296,9 +296,7 @@ func TestFetchLearnsOfLostLeadershipEvenWithoutCredit(t *testing.T) {
 			if credit > 0 {
 				s.data()
 			}
-			if err := f.cluster.parts[topic.ID][0].SetRole(partition.Role{LeaderID: other, Epoch: 2}); err != nil {
-				t.Fatal(err)
-			}
+			partitiontest.Follow(f.cluster.parts[topic.ID][0], other, 2)
 			for range 2 {
 				e := s.frame().Error
 				if e.GetReason() != "NOT_LEADER" || e.GetLeader().GetAddress() != "two:7650" || e.GetLeader().GetLeaderEpoch() != 2 {

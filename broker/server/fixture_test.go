@@ -283,11 +283,7 @@ func (f *fixture) topic(name string, partitions int) *server.Topic {
 func (f *fixture) lead(t *server.Topic, epoch int32) {
 	f.Helper()
 	for _, p := range f.cluster.parts[t.ID] {
-		role := p.Role()
-		role.Epoch = epoch
-		if err := p.SetRole(role); err != nil {
-			f.Fatal(err)
-		}
+		partitiontest.Lead(p, self, epoch)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"runnel.dev/runnel/api/runnel/codec"
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
-	"runnel.dev/runnel/broker/partition"
 	"runnel.dev/runnel/broker/partition/partitiontest"
 	"runnel.dev/runnel/broker/server"
 	"runnel.dev/runnel/internal/clock"
@@ -199,9 +198,7 @@ func TestLostLeadershipAnswersOutcomeUnknown(t *testing.T) {
 	s := f.produce(f.ctx())
 	s.send(topic, 0, f.batch("a"))
 	waitFor(t, func() bool { return p.Waiting() == 1 })
-	if err := p.SetRole(partition.Role{LeaderID: other, Epoch: 2}); err != nil {
-		t.Fatal(err)
-	}
+	partitiontest.Follow(p, other, 2)
 	e := s.answer().GetError()
 	if e.GetReason() != "OUTCOME_UNKNOWN" || !e.GetRetriable() || e.GetLeader() != nil {
 		t.Fatalf("%v", e)

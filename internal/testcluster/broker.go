@@ -29,6 +29,7 @@ type Broker struct {
 	t   testing.TB
 	lg  *slog.Logger
 	now *running // nil: not running, and never awaited
+	net *network // of the present or the last run
 }
 
 // running is one run of a broker.
@@ -58,7 +59,10 @@ func (b *Broker) Launch() {
 		b.t.Fatalf("broker %d runs already", b.Config.BrokerID)
 	}
 	b.Registry = prometheus.NewRegistry()
-	made, err := broker.New(b.Config, broker.Deps{FS: b.FS, Clock: clock.System(), Logger: b.lg, Registry: b.Registry})
+	b.net = newNetwork()
+	made, err := broker.New(b.Config, broker.Deps{
+		FS: b.FS, Clock: clock.System(), Logger: b.lg, Registry: b.Registry, Listen: b.net.listen, Dial: b.net.dial,
+	})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -151,6 +155,26 @@ func (b *Broker) Restart() {
 
 // Tell tells the broker to stop and does not wait for it.
 func (b *Broker) Tell() { b.now.cancel() }
+
+// Cut takes the broker off the network: its connections break, and new ones are refused, etcd's included. The broker goes on, alone.
+func (b *Broker) Cut() { b.net.setCut(true) }
+
+// Heal ends a Cut.
+func (b *Broker) Heal() { b.net.setCut(false) }
+
+// Kill ends the broker as if its process died, as far as that goes within one process: nobody hears of it, it hands nothing over, and its
+// registration outlives it. What it wrote is on the disk. It returns once the broker has ended; what it says of that does not count.
+func (b *Broker) Kill() {
+	b.t.Helper()
+	if b.now == nil {
+		return
+	}
+	b.Cut()
+	b.Tell()
+	if err := b.Wait(); err != nil {
+		b.lg.Info("a killed broker ended", "broker_id", b.Config.BrokerID, "error", err)
+	}
+}
 
 // Wait returns what Run returned, once the broker has ended, by itself or told to.
 func (b *Broker) Wait() error {

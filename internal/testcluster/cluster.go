@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"runnel.dev/runnel/broker/config"
 	"runnel.dev/runnel/client"
@@ -88,6 +89,7 @@ func (c *Cluster) AddBroker(id int32) *Broker {
 	cfg.Storage.DataDir = dir
 	cfg.Listeners = []config.Listener{{Name: "client", Address: Address(c.t)}}
 	cfg.HTTP.Address = Address(c.t)
+	cfg.ShutdownTimeout = config.Duration(3 * time.Second)
 	if c.o.Configure != nil {
 		c.o.Configure(&cfg)
 	}

@@ -10,6 +10,7 @@
 // Nothing sleeps: starting waits until /readyz says that the broker may be given work, stopping until its Run has returned. Whatever a
 // test has started ends with it; Main checks that no goroutine is left.
 //
-// What it cannot do is kill a process. A power failure is a memfs clone on which a broker is started (see memfs.Mem.CrashClone); kill −9
+// Brokers can be cut off the network, and killed as far as that goes in one process: see Broker.Cut and Broker.Kill. What it cannot do is kill
+// or pause a process. A power failure is a memfs clone on which a broker is started (see memfs.Mem.CrashClone); kill −9
 // of real processes is what test/crash does.
 package testcluster

@@ -1,0 +1,56 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/broker/partition"
+)
+
+// resetTimeout bounds the question for the leader's state.
+const resetTimeout = 10 * time.Second
+
+// Reset implements partition.Resetter: the log is replaced by an empty one with the leader's epochs and producer state, under a new log
+// ID. The next pass hosts a partition over it, which subscribes from there.
+//
+// Crash windows: before ReplaceLog nothing has happened; after it the log is a new one that nobody counts on, and begins where it can go on.
+func (h *host) Reset(p *partition.Partition, leader, epoch int32, offset int64) {
+	h.resets.Go(func() {
+		if err := h.reset(p, leader, epoch, offset); err != nil {
+			p.ResetFailed(err)
+		}
+		h.lookAgain()
+	})
+}
+
+// reset leaves p closed, or returns an error.
+func (h *host) reset(p *partition.Partition, leader, epoch int32, offset int64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), resetTimeout)
+	defer cancel()
+	ref := metadata.PartitionRef{TopicID: p.TopicID(), Partition: p.Number()}
+	if h.starts == nil {
+		return fmt.Errorf("broker %d cannot be reached", leader)
+	}
+	start, err := h.starts.StartState(ctx, leader, ref, epoch, offset)
+	if err != nil {
+		return fmt.Errorf("state of broker %d at offset %d: %w", leader, offset, err)
+	}
+	t, ok := h.cache.Snapshot().TopicByID(ref.TopicID)
+	if !ok || p.Closed() {
+		return nil // gone meanwhile
+	}
+	info, err := topicInfo(t.Name, t.Config)
+	if err != nil {
+		return err
+	}
+	p.Close()
+	l, err := h.store.ReplaceLog(ctx, ref.TopicID, ref.Partition, info, start)
+	if err != nil {
+		h.lg.Warn("a log could not be made anew; will retry", "topic_id", ref.TopicID, "partition", ref.Partition, "error", err)
+		return nil // p is closed: the next pass makes another
+	}
+	h.lg.Info("a log begins anew at its leader's log start", "topic_id", ref.TopicID, "partition", ref.Partition, "offset", start.Offset, "log_id", l.LogID())
+	return nil
+}
