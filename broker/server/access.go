@@ -1,6 +1,15 @@
 package server
 
-import runnelv1 "runnel.dev/runnel/api/runnel/v1"
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	grpcmetadata "google.golang.org/grpc/metadata"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/peer"
+)
 
 // operation is what a call does to what; authorization decides by it.
 type operation string
@@ -50,6 +59,11 @@ var calls = map[string]operation{
 	runnelv1.Admin_ListOperations_FullMethodName:     opDescribe,
 	runnelv1.Admin_DescribeConfig_FullMethodName:     opAdmin,
 
+	runnelv1.Replication_Replicate_FullMethodName:  opPeer,
+	runnelv1.Replication_Heartbeat_FullMethodName:  opPeer,
+	runnelv1.Replication_StartState_FullMethodName: opPeer,
+	runnelv1.Replication_Inventory_FullMethodName:  opPeer,
+
 	"/grpc.health.v1.Health/Check":                                   opPublic,
 	"/grpc.health.v1.Health/List":                                    opPublic,
 	"/grpc.health.v1.Health/Watch":                                   opPublic,
@@ -63,4 +77,30 @@ func listed(method string) error {
 		return errUnlisted
 	}
 	return nil
+}
+
+// admit decides about a call before it is handled: it refuses what nobody decided about, what only brokers may call, and envelopes that no broker of
+// the cluster vouches for. The context that it returns names the client that a forwarded call is made for.
+func (l *listener) admit(ctx context.Context, method string) (context.Context, error) {
+	if err := listed(method); err != nil {
+		return ctx, err
+	}
+	op := calls[method]
+	envelope := grpcmetadata.ValueFromIncomingContext(ctx, forwardedHeader)
+	if op != opPeer && len(envelope) == 0 {
+		return ctx, nil
+	}
+	if l.cfg.Forwarder == nil {
+		return ctx, peer.ErrRequired
+	}
+	from, err := l.cfg.Forwarder.VerifyPeer(ctx)
+	switch {
+	case errors.Is(err, peer.ErrRequired) && op != opPeer:
+		return ctx, fmt.Errorf("%w: %w", errForged, err)
+	case err != nil:
+		return ctx, err
+	case op == opPeer:
+		return ctx, nil
+	}
+	return l.forwarded(ctx, from, envelope)
 }

@@ -42,6 +42,9 @@ func (l *listener) UpdateTopic(ctx context.Context, req *runnelv1.UpdateTopicReq
 	if req.GetPartitions() < 0 {
 		return nil, invalid("partitions", req.GetPartitions(), "more than now, or 0 for no change")
 	}
+	if req.GetReplicas() < 0 {
+		return nil, invalid("replicas", req.GetReplicas(), "1 or more, or 0 for no change")
+	}
 	t, changes, err := l.cfg.Topics.UpdateTopic(ctx, req)
 	if err != nil {
 		return nil, err
@@ -113,122 +116,11 @@ func topicMessage(t *Topic) *runnelv1.Topic {
 }
 
 // DescribeTopic implements runnelv1.AdminServer.
-func (l *listener) DescribeTopic(_ context.Context, req *runnelv1.DescribeTopicRequest) (*runnelv1.DescribeTopicResponse, error) {
+func (l *listener) DescribeTopic(ctx context.Context, req *runnelv1.DescribeTopicRequest) (*runnelv1.DescribeTopicResponse, error) {
 	t, err := l.cfg.Metadata.Snapshot().topic(req.GetName(), nil)
 	if err != nil {
 		return nil, err
 	}
-	resp := &runnelv1.DescribeTopicResponse{Topic: topicMessage(t)}
-	for i := range t.Partitions {
-		resp.Partitions = append(resp.Partitions, l.partitionStatus(t, int32(i)))
-	}
-	return resp, nil
+	return &runnelv1.DescribeTopicResponse{Topic: topicMessage(t), Partitions: l.forClient(ctx).statuses(ctx, t, numbers(t))}, nil
 }
 
-// DeleteRecords implements runnelv1.AdminServer.
-func (l *listener) DeleteRecords(ctx context.Context, req *runnelv1.DeleteRecordsRequest) (*runnelv1.DeleteRecordsResponse, error) {
-	if err := count("targets", len(req.GetTargets())); err != nil {
-		return nil, err
-	}
-	t, err := l.cfg.Metadata.Snapshot().topic(req.GetTopic(), req.GetTopicId())
-	if err != nil {
-		return nil, err
-	}
-	resp := &runnelv1.DeleteRecordsResponse{}
-	for _, target := range req.GetTargets() {
-		r := &runnelv1.DeleteRecordsResult{Partition: target.GetPartition(), LogStartOffset: -1}
-		start, err := l.deleteRecords(ctx, t, target)
-		if err != nil {
-			r.Error = l.item(err)
-		} else {
-			r.LogStartOffset = start
-		}
-		resp.Results = append(resp.Results, r)
-	}
-	return resp, nil
-}
-
-func (l *listener) deleteRecords(ctx context.Context, t *Topic, target *runnelv1.DeleteRecordsTarget) (int64, error) {
-	if _, err := t.partition(target.GetPartition()); err != nil {
-		return 0, err
-	}
-	if target.GetBeforeOffset() < -1 {
-		return 0, invalid("before_offset", target.GetBeforeOffset(), "0 or more, or -1 for the high watermark")
-	}
-	p, err := l.cfg.Partitions.Lookup(t.ID, target.GetPartition())
-	if err != nil {
-		return 0, partitionFault(err)
-	}
-	return p.DeleteRecords(ctx, target.GetBeforeOffset())
-}
-
-// DescribeCluster implements runnelv1.AdminServer.
-func (l *listener) DescribeCluster(context.Context, *runnelv1.DescribeClusterRequest) (*runnelv1.DescribeClusterResponse, error) {
-	snap := l.cfg.Metadata.Snapshot()
-	resp := &runnelv1.DescribeClusterResponse{ClusterId: snap.ClusterID, ControllerId: snap.ControllerID}
-	byID := map[int32]*runnelv1.BrokerStatus{}
-	for _, b := range snap.Brokers {
-		st := &runnelv1.BrokerStatus{Id: b.ID, BrokerEpoch: b.Epoch, Rack: b.Rack, Version: b.Version, StorageId: b.StorageID, Listeners: b.Listeners}
-		byID[b.ID] = st
-		resp.Brokers = append(resp.Brokers, st)
-	}
-	for name := range snap.Topics {
-		t, ok := snap.active(name)
-		if !ok {
-			continue
-		}
-		resp.Topics++
-		for _, p := range t.Partitions {
-			resp.Partitions++
-			if b := byID[p.LeaderID]; b != nil {
-				b.Leaders++
-			}
-			for _, id := range p.Replicas {
-				if b := byID[id]; b != nil {
-					b.Replicas++
-				}
-			}
-		}
-	}
-	return resp, nil
-}
-
-// DescribePartitions implements runnelv1.AdminServer.
-func (l *listener) DescribePartitions(_ context.Context, req *runnelv1.DescribePartitionsRequest) (*runnelv1.DescribePartitionsResponse, error) {
-	if err := count("partitions", len(req.GetPartitions())); err != nil {
-		return nil, err
-	}
-	t, err := l.cfg.Metadata.Snapshot().topic(req.GetTopic(), nil)
-	if err != nil {
-		return nil, err
-	}
-	numbers := req.GetPartitions()
-	if len(numbers) == 0 {
-		for i := range t.Partitions {
-			numbers = append(numbers, int32(i))
-		}
-	}
-	resp := &runnelv1.DescribePartitionsResponse{}
-	for _, n := range numbers {
-		resp.Partitions = append(resp.Partitions, l.partitionStatus(t, n))
-	}
-	return resp, nil
-}
-
-// RecoverPartition implements runnelv1.AdminServer.
-func (l *listener) RecoverPartition(ctx context.Context, req *runnelv1.RecoverPartitionRequest) (*runnelv1.RecoverPartitionResponse, error) {
-	t, err := l.cfg.Metadata.Snapshot().topic(req.GetTopic(), nil)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := t.partition(req.GetPartition()); err != nil {
-		return nil, err
-	}
-	plan, err := l.cfg.Partitions.Recover(ctx, t.ID, req.GetPartition(), req.GetAcceptDataLoss())
-	if err != nil {
-		return nil, partitionFault(err)
-	}
-	return &runnelv1.RecoverPartitionResponse{
-		KeptEndOffset: plan.KeptEnd, LostEndOffset: plan.LostEnd, Detail: plan.Detail, Applied: plan.Applied,
-	}, nil
-}

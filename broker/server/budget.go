@@ -39,6 +39,15 @@ func (b *budget) acquire(ctx context.Context, n int) error {
 	return nil
 }
 
+// tryAcquire does not wait.
+func (b *budget) tryAcquire(n int) bool {
+	if !b.sem.TryAcquire(b.cost(n)) {
+		return false
+	}
+	b.used.Add(b.cost(n))
+	return true
+}
+
 func (b *budget) release(n int) {
 	b.used.Add(-b.cost(n))
 	b.sem.Release(b.cost(n))

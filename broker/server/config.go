@@ -83,6 +83,8 @@ type Config struct {
 	ProducerIDs ProducerIDs
 	// Cluster serves the calls that concern brokers and placement. Nil: they are refused as not yet available.
 	Cluster ClusterAdmin
+	// Replication serves the calls of other brokers. Nil: there are none.
+	Replication Replication
 	// Forwarder reaches other brokers. Nil: nothing is forwarded, and no caller is taken for a broker.
 	Forwarder Forwarder
 

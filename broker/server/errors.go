@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/controller"
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/broker/peer"
 	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/broker/storage"
 	"runnel.dev/runnel/broker/topicconfig"
@@ -47,8 +49,16 @@ var rules = []rule{
 	{errStarting, codes.Unavailable, "STARTING", true},
 	{errInternal, codes.Internal, "INTERNAL", false},
 	{errUnlisted, codes.PermissionDenied, "UNLISTED_CALL", false},
-	{ErrPeerRequired, codes.PermissionDenied, "PEER_REQUIRED", false},
+
+	// Calls between brokers. What says that a forwarded call's outcome is unknown wraps its cause, which must not decide.
+	{peer.ErrUnknown, codes.Unavailable, "PEER_UNKNOWN", true},
 	{errForged, codes.PermissionDenied, "FORGED_ENVELOPE", false},
+	{peer.ErrRequired, codes.PermissionDenied, "PEER_REQUIRED", false},
+	{peer.ErrRefused, codes.PermissionDenied, "PEER_REFUSED", false},
+	{errForwardUnknown, codes.Unavailable, "OUTCOME_UNKNOWN", true},
+	{errUnreachable, codes.Unavailable, "BROKER_UNREACHABLE", true},
+	{errPeerBusy, codes.Unavailable, "BROKER_BUSY", true},
+	{errNoController, codes.Unavailable, "NOT_CONTROLLER", true},
 
 	// Brokers and placement.
 	{ErrUnknownBroker, codes.NotFound, "BROKER_UNKNOWN", false},
@@ -61,6 +71,7 @@ var rules = []rule{
 	{ErrWrongState, codes.FailedPrecondition, "BROKER_STATE", false},
 	{ErrNotInSync, codes.FailedPrecondition, "NOT_IN_SYNC", false},
 	{ErrUnsafe, codes.FailedPrecondition, "UNSAFE", false},
+	{ErrBusy, codes.ResourceExhausted, "TOO_MANY_MOVES", true},
 
 	// Partitions. What has an unknown outcome wraps its cause, which must not decide.
 	{partition.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN", true},
@@ -133,32 +144,25 @@ var (
 	errInternal          = errors.New("internal error")
 	errUnlisted          = errors.New("the call is not listed")
 	errForged            = errors.New("the call says that a broker forwards it, and no broker does")
+	errForwardUnknown    = errors.New("outcome unknown: the broker that the call was forwarded to did not answer")
+	errUnreachable       = errors.New("the broker that has to do this cannot be reached")
+	errPeerBusy          = errors.New("the broker that has to do this takes nothing at the moment")
+	errNoController      = errors.New("there is no controller at the moment")
 )
 
-// Errors of a ClusterAdmin and a Forwarder, to be wrapped with what they concern.
+// Errors of a ClusterAdmin, to be wrapped with what they concern: those of the controller.
 var (
-	// ErrPeerRequired: only brokers of this cluster may make the call.
-	ErrPeerRequired = errors.New("only brokers of this cluster may make this call")
-	// ErrUnknownBroker: neither a registration nor the registry names the broker.
-	ErrUnknownBroker = errors.New("unknown broker")
-	// ErrUnknownPartition: the topic has no such partition.
-	ErrUnknownPartition = errors.New("unknown partition")
-	// ErrTooFewBrokers: what is asked for needs more usable brokers than there are.
-	ErrTooFewBrokers = errors.New("too few brokers")
-	// ErrNoReassignment: nothing is under way that could be cancelled.
-	ErrNoReassignment = errors.New("no reassignment is under way")
-	// ErrOtherStorage: the broker's storage is another than the request names.
-	ErrOtherStorage = errors.New("the broker has another storage")
-	// ErrNotEmpty: the broker still holds replicas.
-	ErrNotEmpty = errors.New("the broker still holds replicas")
-	// ErrBrokerLive: the broker is registered, and must not be for this.
-	ErrBrokerLive = errors.New("the broker is running")
-	// ErrWrongState: the broker's state does not allow it, e.g. draining a decommissioned one.
-	ErrWrongState = errors.New("the broker's state does not allow this")
-	// ErrNotInSync: the replica to elect is not in sync, or does not exist.
-	ErrNotInSync = errors.New("the replica is not in sync")
-	// ErrUnsafe: acknowledged records could be lost, and the request does not accept that.
-	ErrUnsafe = errors.New("acknowledged records could be lost")
+	ErrUnknownBroker    = controller.ErrUnknownBroker
+	ErrUnknownPartition = controller.ErrUnknownPartition
+	ErrTooFewBrokers    = controller.ErrTooFewBrokers
+	ErrNoReassignment   = controller.ErrNoReassignment
+	ErrOtherStorage     = controller.ErrOtherStorage
+	ErrNotEmpty         = controller.ErrNotEmpty
+	ErrBrokerLive       = controller.ErrBrokerLive
+	ErrWrongState       = controller.ErrWrongState
+	ErrNotInSync        = controller.ErrNotInSync
+	ErrUnsafe           = controller.ErrUnsafe
+	ErrBusy             = controller.ErrBusy
 )
 
 // argumentError names a field, its value and the limit. errors.Is(err, errInvalid), or whatever kind says.
@@ -270,8 +274,40 @@ func details(err error) map[string]string {
 	return m
 }
 
+// remoteError is an item's error as another broker answered it, which goes on to the client as it is.
+type remoteError struct{ answer *runnelv1.Error }
+
+func (e *remoteError) Error() string { return e.answer.GetReason() + ": " + e.answer.GetMessage() }
+
+// remote returns the error of an item of another broker's answer, nil when there is none.
+func remote(e *runnelv1.Error) error {
+	if e == nil {
+		return nil
+	}
+	return &remoteError{e}
+}
+
+// status is the answer as the error of a whole call.
+func (e *remoteError) status() error {
+	info := &errdetails.ErrorInfo{
+		Reason: e.answer.GetReason(), Domain: Domain, Metadata: map[string]string{"retriable": strconv.FormatBool(e.answer.GetRetriable())},
+	}
+	maps.Copy(info.Metadata, e.answer.GetMetadata())
+	if a := e.answer.GetLeader().GetAddress(); a != "" {
+		info.Metadata["leader_address"] = a
+	}
+	st := status.New(codes.Code(e.answer.GetCode()), e.answer.GetMessage()) //nolint:gosec // a canonical code
+	if with, err := st.WithDetails(info); err == nil {
+		st = with
+	}
+	return st.Err()
+}
+
 // item is the error of one item of a stream or bulk answer.
 func (l *listener) item(err error) *runnelv1.Error {
+	if r, ok := err.(*remoteError); ok { //nolint:errorlint // one that is wrapped is not an answer
+		return r.answer
+	}
 	f := l.describe(err)
 	e := &runnelv1.Error{
 		Code: int32(f.code), Reason: f.reason, Message: f.message, Retriable: f.retriable, Metadata: f.metadata,
@@ -290,6 +326,9 @@ func (l *listener) status(err error) error {
 	// Only a status itself: one that is wrapped (the metadata store's, for instance) is not ours to pass on.
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err
+	}
+	if r, ok := err.(*remoteError); ok { //nolint:errorlint // one that is wrapped is not an answer
+		return r.status()
 	}
 	f := l.describe(err)
 	info := &errdetails.ErrorInfo{Reason: f.reason, Domain: Domain, Metadata: map[string]string{"retriable": strconv.FormatBool(f.retriable)}}

@@ -25,6 +25,10 @@ type fetchStream struct {
 	l    *listener
 	grpc grpc.ServerStream
 	ctx  context.Context //nolint:containedctx // the stream's own
+	// routes: partitions that others lead are read there. proxies, and what cancels the stream, are the handler's.
+	routes  bool
+	proxies map[int32]*fetchProxy
+	cancel  context.CancelCauseFunc
 
 	signal chan struct{} // capacity 1
 	mu     struct {
@@ -41,7 +45,8 @@ type fetchStream struct {
 type subscription struct {
 	st       *fetchStream
 	id       uint32
-	p        *partition.Partition
+	p        *partition.Partition // nil: led elsewhere, or refused
+	source   *remoteSource        // where, when it is led elsewhere
 	maxFrame int
 	offset   int64
 	// told is the high watermark that the client knows.
@@ -53,6 +58,8 @@ type subscription struct {
 	queued bool
 	ended  bool
 	err    error // what ends it: found when it was added, or while it may not send
+	// remote is the subscription at the other broker, nil while there is none: before the first credit, and while paused.
+	remote *remoteSub
 }
 
 // Wake implements partition.Waker.
@@ -98,7 +105,9 @@ func (st *fetchStream) wakeUp() {
 func (l *listener) Fetch(stream grpc.BidiStreamingServer[runnelv1.FetchRequest, runnelv1.FetchResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	st := &fetchStream{l: l, grpc: stream, ctx: ctx, signal: make(chan struct{}, 1)}
+	st := &fetchStream{
+		l: l.forClient(ctx), grpc: stream, ctx: ctx, cancel: cancel, routes: l.routes(ctx), signal: make(chan struct{}, 1),
+	}
 	st.mu.subs = map[uint32]*subscription{}
 	defer st.close()
 	l.receive(cancel, st.receive)
@@ -118,11 +127,12 @@ func (st *fetchStream) close() {
 		if s.p != nil {
 			s.p.RemoveWaker(s)
 		}
+		s.unsubscribe()
 	}
 }
 
-// next takes the subscription that is to be served now, and how many bytes it may get.
-func (st *fetchStream) next() (s *subscription, allowed int64) {
+// next takes the subscription that is to be served now, and how many bytes it may get, or what ends it.
+func (st *fetchStream) next() (s *subscription, allowed int64, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for st.mu.head < len(st.mu.ready) {
@@ -130,10 +140,10 @@ func (st *fetchStream) next() (s *subscription, allowed int64) {
 		if blocked := s.paused || s.credit <= 0; blocked || st.mu.credit <= 0 {
 			// Bytes have to wait; that the partition is gone does not.
 			if s.err == nil {
-				_, s.err = s.p.Limits(-1)
+				s.err = s.over()
 			}
 			if s.err == nil && !s.ended && !blocked {
-				return nil, 0 // it stays first until the stream has credit
+				return nil, 0, nil // it stays first until the stream has credit
 			}
 		}
 		st.mu.ready[st.mu.head] = nil
@@ -142,10 +152,10 @@ func (st *fetchStream) next() (s *subscription, allowed int64) {
 		if s.ended || s.err == nil && (s.paused || s.credit <= 0) {
 			continue
 		}
-		return s, min(s.credit, st.mu.credit)
+		return s, min(s.credit, st.mu.credit), s.err
 	}
 	st.mu.ready, st.mu.head = st.mu.ready[:0], 0
-	return nil, 0
+	return nil, 0, nil
 }
 
 // send serves subscriptions until the stream ends.
@@ -154,11 +164,11 @@ func (st *fetchStream) send() error {
 	defer f.Free()
 	for {
 		for {
-			s, allowed := st.next()
+			s, allowed, err := st.next()
 			if s == nil {
 				break
 			}
-			if err := st.serve(s, allowed, &f); err != nil {
+			if err := st.serve(s, allowed, err, &f); err != nil {
 				return err
 			}
 			if st.ctx.Err() != nil {
@@ -181,10 +191,13 @@ func (st *fetchStream) send() error {
 	}
 }
 
-// serve sends one frame of s, or finds that there is nothing to send.
-func (st *fetchStream) serve(s *subscription, allowed int64, f *codec.FetchFrame) error {
-	err := s.err
-	if err == nil {
+// serve sends one frame of s, err when that has ended it, or finds that there is nothing to send.
+func (st *fetchStream) serve(s *subscription, allowed int64, err error, f *codec.FetchFrame) error {
+	switch {
+	case err != nil:
+	case s.p == nil:
+		err = st.readRemote(s, f)
+	default:
 		err = st.read(s, allowed, f)
 	}
 	if errors.Is(err, errNothing) {
@@ -220,6 +233,18 @@ func (st *fetchStream) serve(s *subscription, allowed int64, f *codec.FetchFrame
 		st.enqueueLocked(s)
 	}
 	st.mu.Unlock()
+	return nil
+}
+
+// over returns what ends a subscription that may not send, nil while nothing does.
+func (s *subscription) over() error {
+	switch {
+	case s.p != nil:
+		_, err := s.p.Limits(-1)
+		return err
+	case s.remote != nil:
+		return s.remote.failure()
+	}
 	return nil
 }
 

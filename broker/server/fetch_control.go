@@ -56,6 +56,7 @@ func (st *fetchStream) apply(req *runnelv1.FetchRequest) error {
 	for _, id := range req.GetPause() {
 		if s := st.mu.subs[id]; s != nil {
 			s.paused = true
+			s.unsubscribeLocked()
 		}
 	}
 	for _, id := range req.GetResume() {
@@ -70,6 +71,9 @@ func (st *fetchStream) apply(req *runnelv1.FetchRequest) error {
 		}
 		if s := st.mu.subs[c.GetSubscriptionId()]; s != nil {
 			s.credit = addCredit(s.credit, c.GetBytes())
+			if s.remote != nil {
+				s.remote.grant(c.GetBytes())
+			}
 			st.enqueueLocked(s)
 		}
 	}
@@ -95,7 +99,7 @@ func (st *fetchStream) add(a *runnelv1.FetchAdd) error {
 	if n := int(a.GetMaxFrameBytes()); n > 0 {
 		s.maxFrame = min(n, maxFrame)
 	}
-	s.p, s.err = st.find(a)
+	s.p, s.source, s.err = st.find(a)
 	st.mu.Lock()
 	switch {
 	case st.mu.subs == nil:
@@ -124,25 +128,31 @@ func (st *fetchStream) add(a *runnelv1.FetchAdd) error {
 	return nil
 }
 
-func (st *fetchStream) find(a *runnelv1.FetchAdd) (*partition.Partition, error) {
+// find returns the partition here, or where else it is.
+func (st *fetchStream) find(a *runnelv1.FetchAdd) (*partition.Partition, *remoteSource, error) {
 	id, err := topicID(a.GetTopicId())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if a.GetPartition() < 0 {
-		return nil, invalid("partition", a.GetPartition(), "0 or more")
+		return nil, nil, invalid("partition", a.GetPartition(), "0 or more")
 	}
 	if a.GetOffset() < 0 {
-		return nil, invalid("offset", a.GetOffset(), "0 or more")
+		return nil, nil, invalid("offset", a.GetOffset(), "0 or more")
+	}
+	if st.routes {
+		if at, ok := st.l.elsewhere(id, a.GetPartition()); ok {
+			return nil, &remoteSource{topic: id, number: a.GetPartition(), broker: at.leader, epoch: a.GetLeaderEpoch()}, nil
+		}
 	}
 	p, err := st.l.cfg.Partitions.Lookup(id, a.GetPartition())
 	if err != nil {
-		return nil, partitionFault(err)
+		return nil, nil, partitionFault(err)
 	}
 	if _, err := p.Limits(a.GetLeaderEpoch()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return p, nil
+	return p, nil, nil
 }
 
 func (st *fetchStream) remove(id uint32) {
@@ -151,6 +161,7 @@ func (st *fetchStream) remove(id uint32) {
 	if s != nil {
 		s.ended = true
 		delete(st.mu.subs, id)
+		s.unsubscribeLocked()
 	}
 	st.mu.Unlock()
 	if s != nil && s.p != nil {

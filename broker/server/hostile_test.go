@@ -149,7 +149,7 @@ func TestASlowSubscriberKeepsNoBombExpanded(t *testing.T) {
 	s.stream = out
 	passes := 0
 	for whole := false; !whole; passes++ {
-		if whole, err = s.batch(t.Context(), p, batch); err != nil || passes > 2*mostPasses {
+		if whole, err = s.batch(t.Context(), p, batch, p.p.Config().MaxBatchBytes); err != nil || passes > 2*mostPasses {
 			t.Fatalf("pass %d: %v", passes, err)
 		}
 	}

@@ -23,7 +23,8 @@ func (l *listener) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 		l.metrics.requests.WithLabelValues(info.FullMethod, status.Code(err).String()).Inc()
 		l.metrics.seconds.WithLabelValues(info.FullMethod).Observe(l.cfg.Clock.Since(begin).Seconds())
 	}()
-	if err := listed(info.FullMethod); err != nil {
+	ctx, err = l.admit(ctx, info.FullMethod)
+	if err != nil {
 		return nil, l.status(err)
 	}
 	if err := l.started(ctx, info.FullMethod); err != nil {
@@ -44,8 +45,12 @@ func (l *listener) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 		open.Dec()
 		l.metrics.requests.WithLabelValues(info.FullMethod, status.Code(err).String()).Inc()
 	}()
-	if err := listed(info.FullMethod); err != nil {
+	ctx, err := l.admit(ss.Context(), info.FullMethod)
+	if err != nil {
 		return l.status(err)
+	}
+	if ctx != ss.Context() {
+		ss = &streamFor{ServerStream: ss, ctx: ctx}
 	}
 	if err := l.started(ss.Context(), info.FullMethod); err != nil {
 		return l.status(err)
@@ -53,9 +58,18 @@ func (l *listener) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	return l.status(handler(srv, ss))
 }
 
+// streamFor is a stream with another context.
+type streamFor struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // the stream's own
+}
+
+// Context implements grpc.ServerStream.
+func (s *streamFor) Context() context.Context { return s.ctx }
+
 // started waits for the first metadata, for at most the time of a unary call: before it, every topic looks as if it did not exist.
 func (l *listener) started(ctx context.Context, method string) error {
-	if calls[method] == opPublic {
+	if op := calls[method]; op == opPublic || op == opPeer {
 		return nil
 	}
 	snap := l.cfg.Metadata.Snapshot()

@@ -17,6 +17,7 @@ type metrics struct {
 	producedBatches, producedBytes, producedRecords prometheus.Counter
 	refusedBatches                                  prometheus.Counter
 	fetchedBytes, fetchedFrames                     prometheus.Counter
+	forwarded, forwardedBytes                       prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, b *budget) (*metrics, error) {
@@ -42,13 +43,15 @@ func newMetrics(reg prometheus.Registerer, b *budget) (*metrics, error) {
 		refusedBatches:  counter("refused_batches_total", "Batches answered with an error."),
 		fetchedBytes:    counter("fetched_bytes_total", "Bytes of batches sent to consumers."),
 		fetchedFrames:   counter("fetched_frames_total", "Fetch frames sent to consumers, heartbeats included."),
+		forwarded:       counter("forwarded_calls_total", "Calls and streams opened at other brokers on behalf of clients."),
+		forwardedBytes:  counter("forwarded_bytes_total", "Bytes of batches that went to or came from other brokers on behalf of clients."),
 	}
 	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "runnel", Subsystem: "server", Name: "produce_in_flight_bytes", Help: "Bytes of batches that are not answered yet.",
 	}, func() float64 { return float64(b.used.Load()) })
 	all := []prometheus.Collector{
 		m.requests, m.seconds, m.streams, m.panics, m.internalErrors, m.producedBatches, m.producedBytes, m.producedRecords,
-		m.refusedBatches, m.fetchedBytes, m.fetchedFrames, inFlight,
+		m.refusedBatches, m.fetchedBytes, m.fetchedFrames, m.forwarded, m.forwardedBytes, inFlight,
 	}
 	errs := make([]error, 0, len(all))
 	for _, c := range all {

@@ -2,9 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
+
+	"google.golang.org/grpc"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/partition"
+	"runnel.dev/runnel/internal/ids"
 )
 
 // ListOffsets implements runnelv1.ConsumerServer.
@@ -12,19 +16,60 @@ func (l *listener) ListOffsets(ctx context.Context, req *runnelv1.ListOffsetsReq
 	if err := count("queries", len(req.GetQueries())); err != nil {
 		return nil, err
 	}
-	resp := &runnelv1.ListOffsetsResponse{ThrottleMs: l.budget.throttleMS()}
-	for _, q := range req.GetQueries() {
+	l = l.forClient(ctx)
+	results, err := l.listOffsets(ctx, req, l.routes(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &runnelv1.ListOffsetsResponse{Results: results, ThrottleMs: l.budget.throttleMS()}, nil
+}
+
+// listOffsets answers here what can be, and with routes asks the leaders for the rest.
+func (l *listener) listOffsets(ctx context.Context, req *runnelv1.ListOffsetsRequest, routes bool) ([]*runnelv1.OffsetResult, error) {
+	results := make([]*runnelv1.OffsetResult, len(req.GetQueries()))
+	groups := map[int32][]int{}
+	for i, q := range req.GetQueries() {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		r := &runnelv1.OffsetResult{TopicId: q.GetTopicId(), Partition: q.GetPartition(), Offset: -1, TimestampMs: -1, LeaderEpoch: -1}
-		if err := l.listOffset(q, r); err != nil {
-			r.Error = l.item(err)
+		if id := q.GetTopicId(); routes && len(id) == len(ids.TopicID{}) {
+			if at, ok := l.elsewhere(ids.TopicID(id), q.GetPartition()); ok {
+				groups[at.leader] = append(groups[at.leader], i)
+				continue
+			}
 		}
-		resp.Results = append(resp.Results, r)
+		results[i] = &runnelv1.OffsetResult{TopicId: q.GetTopicId(), Partition: q.GetPartition(), Offset: -1, TimestampMs: -1, LeaderEpoch: -1}
+		if err := l.listOffset(q, results[i]); err != nil {
+			results[i].Error = l.item(err)
+		}
 	}
-	return resp, nil
+	fan(groups, func(broker int32, items []int) {
+		sub := &runnelv1.ListOffsetsRequest{IsolationLevel: req.GetIsolationLevel()}
+		for _, i := range items {
+			sub.Queries = append(sub.Queries, req.GetQueries()[i])
+		}
+		resp, err := ask(ctx, l, broker, func(ctx context.Context, cc grpc.ClientConnInterface) (*runnelv1.ListOffsetsResponse, error) {
+			return runnelv1.NewConsumerClient(cc).ListOffsets(ctx, sub)
+		})
+		if err == nil && len(resp.GetResults()) != len(items) {
+			err = &unreachableError{broker: broker, cause: errShort}
+		}
+		for n, i := range items {
+			if err == nil {
+				results[i] = resp.GetResults()[n]
+				continue
+			}
+			q := req.GetQueries()[i]
+			results[i] = &runnelv1.OffsetResult{
+				TopicId: q.GetTopicId(), Partition: q.GetPartition(), Offset: -1, TimestampMs: -1, LeaderEpoch: -1, Error: l.item(err),
+			}
+		}
+	})
+	return results, nil
 }
+
+// errShort: another broker's answer lacks results.
+var errShort = errors.New("its answer does not fit the question")
 
 func (l *listener) listOffset(q *runnelv1.OffsetQuery, r *runnelv1.OffsetResult) error {
 	id, err := topicID(q.GetTopicId())

@@ -21,9 +21,13 @@ import (
 type produceStream struct {
 	l     *listener
 	grpc  grpc.ServerStream
-	ctx   context.Context //nolint:containedctx // the stream's own
-	bytes *budget
-	parts map[partitionKey]*producePart
+	ctx    context.Context //nolint:containedctx // the stream's own
+	cancel context.CancelCauseFunc
+	bytes  *budget
+	parts  map[partitionKey]*producePart
+	// routes: batches for partitions that others lead are forwarded. proxies are written by the receiver, with mu; it may read without.
+	routes  bool
+	proxies map[int32]*produceProxy
 
 	signal chan struct{} // capacity 1: the queue or the end changed
 	mu     struct {
@@ -47,6 +51,14 @@ type producePart struct {
 	// unanswered counts batches whose answer is not queued yet; while there are any, every further answer has to queue in the
 	// partition, or it would overtake.
 	unanswered atomic.Int32
+
+	// On streams that route, answers come from several sides, and line up in order; guarded by produceStream.mu.
+	order []*produceWait
+	head  int
+	// route is the broker that the unanswered batches went to, gap what the last refused one was refused with while others were unanswered.
+	// For the receiver.
+	route int32
+	gap   error
 }
 
 // produceWait is a batch on its way to an answer. Pooled.
@@ -57,7 +69,14 @@ type produceWait struct {
 	correlation uint64
 	size        int
 	records     int32
+	charged     bool // has a share of the server's budget
+	answered    bool
 	result      partition.Result
+
+	// Forwarded batches: the frame until it is sent, the other broker's budget, and the leader epoch that was known.
+	frame codec.ProduceFrame
+	share *budget
+	epoch int32
 }
 
 // Acked implements partition.Waiter.
@@ -66,12 +85,19 @@ type produceWait struct {
 // uses up the budget of its own stream, and never that of the other clients.
 func (w *produceWait) Acked(r partition.Result) {
 	w.result = r
+	w.frame.Free()
 	st, part := w.st, w.part
-	st.l.budget.release(w.size)
+	if w.charged {
+		st.l.budget.release(w.size)
+	}
+	if w.share != nil {
+		w.share.release(w.size)
+	}
 	st.mu.Lock()
+	w.answered = true
 	dropped := st.mu.dropped
 	if !dropped {
-		st.mu.queue = append(st.mu.queue, w)
+		st.queueLocked(w)
 	}
 	st.mu.Unlock()
 	if part != nil {
@@ -82,6 +108,23 @@ func (w *produceWait) Acked(r partition.Result) {
 		return
 	}
 	st.wakeUp()
+}
+
+// queueLocked lines an answer up for sending, and on a stream that routes whatever of its partition waited for it.
+func (st *produceStream) queueLocked(w *produceWait) {
+	part := w.part
+	if part == nil || !st.routes {
+		st.mu.queue = append(st.mu.queue, w)
+		return
+	}
+	for part.head < len(part.order) && part.order[part.head].answered {
+		st.mu.queue = append(st.mu.queue, part.order[part.head])
+		part.order[part.head] = nil
+		part.head++
+	}
+	if part.head == len(part.order) {
+		part.order, part.head = part.order[:0], 0
+	}
 }
 
 func (st *produceStream) wakeUp() {
@@ -96,8 +139,8 @@ func (l *listener) Produce(stream grpc.BidiStreamingServer[runnelv1.ProduceReque
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	st := &produceStream{
-		l: l, grpc: stream, ctx: ctx, bytes: newBudget(l.limits.StreamInFlightBytes, answerOverhead),
-		parts: map[partitionKey]*producePart{}, signal: make(chan struct{}, 1),
+		l: l.forClient(ctx), grpc: stream, ctx: ctx, cancel: cancel, bytes: newBudget(l.limits.StreamInFlightBytes, answerOverhead),
+		parts: map[partitionKey]*producePart{}, routes: l.routes(ctx), signal: make(chan struct{}, 1),
 	}
 	l.receive(cancel, func() error {
 		if err := st.receive(); err != nil {
@@ -144,26 +187,27 @@ func (st *produceStream) accept(f *codec.ProduceFrame) error {
 	if err := st.bytes.acquire(st.ctx, n); err != nil {
 		return context.Cause(st.ctx)
 	}
+	st.l.metrics.producedBytes.Add(float64(n))
+	if part, at := st.elsewhere(f); part != nil {
+		return st.forward(f, part, at)
+	}
 	if err := st.l.budget.acquire(st.ctx, n); err != nil {
 		st.bytes.release(n)
 		return context.Cause(st.ctx)
 	}
-	w := st.l.waits.Get().(*produceWait)
-	*w = produceWait{
-		st: st, key: partitionKey{f.TopicID, f.Partition}, correlation: f.CorrelationID, size: n,
-	}
-	st.mu.Lock()
-	st.mu.outstanding++
-	st.mu.Unlock()
-	st.l.metrics.producedBytes.Add(float64(n))
-
 	part, err := st.find(f)
+	w := st.take(f, part)
+	w.charged = true
 	if part == nil {
-		w.Acked(partition.Result{Base: -1, AppendTimeMS: -1, Err: err})
+		w.refuse(err)
 		return nil
 	}
-	w.part = part
-	inOrder := part.unanswered.Add(1) > 1
+	waiting := part.unanswered.Add(1) > 1
+	if err == nil && st.routes {
+		at, _ := st.l.cfg.Metadata.Snapshot().leaderOf(f.TopicID, f.Partition)
+		err = part.enter(st.l.cfg.BrokerID, at, waiting)
+	}
+	inOrder := waiting && !st.routes
 	var h record.Header
 	if err == nil {
 		h, err = st.validate(f, part.p)
@@ -172,7 +216,7 @@ func (st *produceStream) accept(f *codec.ProduceFrame) error {
 	case err != nil && inOrder:
 		part.p.Refuse(w, err)
 	case err != nil:
-		w.Acked(partition.Result{Base: -1, AppendTimeMS: -1, Err: err})
+		w.refuse(err)
 	default:
 		w.records = h.Count
 		part.p.Produce(&partition.Produce{
@@ -181,6 +225,52 @@ func (st *produceStream) accept(f *codec.ProduceFrame) error {
 		})
 	}
 	return nil
+}
+
+// take begins to account for a batch, whose place in its partition's order is behind all before.
+func (st *produceStream) take(f *codec.ProduceFrame, part *producePart) *produceWait {
+	w := st.l.waits.Get().(*produceWait)
+	*w = produceWait{
+		st: st, part: part, key: partitionKey{f.TopicID, f.Partition}, correlation: f.CorrelationID, size: len(f.Batch()),
+	}
+	st.mu.Lock()
+	st.mu.outstanding++
+	if st.routes && part != nil {
+		part.order = append(part.order, w)
+	}
+	st.mu.Unlock()
+	return w
+}
+
+// enter decides whether a batch may go to a broker while earlier ones of its partition may be unanswered. What went to another broker before may
+// fail, and this must not overtake it: it is refused until everything of before is answered.
+func (part *producePart) enter(broker int32, at where, waiting bool) error {
+	if waiting && part.gap == nil && part.route != broker {
+		part.gap = &partition.NotLeaderError{LeaderID: at.leader, LeaderEpoch: at.epoch}
+	}
+	if waiting && part.gap != nil {
+		return part.gap
+	}
+	part.gap, part.route = nil, broker
+	return nil
+}
+
+// elsewhere returns the partition of a batch that another broker has to append; nil when it is to be appended, or refused, here.
+func (st *produceStream) elsewhere(f *codec.ProduceFrame) (*producePart, where) {
+	if !st.routes || f.TopicIDLength != codec.TopicIDLen || st.l.isStopping() {
+		return nil, where{}
+	}
+	at, ok := st.l.elsewhere(f.TopicID, f.Partition)
+	if !ok {
+		return nil, where{}
+	}
+	key := partitionKey{f.TopicID, f.Partition}
+	part := st.parts[key]
+	if part == nil {
+		part = &producePart{key: key, route: at.leader}
+		st.parts[key] = part
+	}
+	return part, at
 }
 
 // find returns the partition that a batch is for. An error may come with a partition, in whose order the refusal has its place.
@@ -204,7 +294,7 @@ func (st *produceStream) find(f *codec.ProduceFrame) (*producePart, error) {
 		return part, partitionFault(err)
 	}
 	if part == nil {
-		part = &producePart{key: key}
+		part = &producePart{key: key, route: st.l.cfg.BrokerID}
 		st.parts[key] = part
 	}
 	part.p = p

@@ -29,6 +29,7 @@ type publish struct {
 	resp    *runnelv1.PublishResponse
 	spread  int32 // where records without key and partition go
 	batches []*publishBatch
+	times   []int64 // of the records, ms
 	done    chan *publishBatch
 }
 
@@ -53,6 +54,7 @@ func (b *publishBatch) Acked(r partition.Result) {
 
 // Publish implements runnelv1.ProducerServer.
 func (l *listener) Publish(ctx context.Context, req *runnelv1.PublishRequest) (*runnelv1.PublishResponse, error) {
+	l = l.forClient(ctx)
 	p := &publish{l: l, req: req, resp: &runnelv1.PublishResponse{}}
 	if n := len(req.GetRecords()); n < 1 || n > maxItems {
 		return nil, invalid("records", fmt.Sprintf("%d items long", n), fmt.Sprintf("1 to %d items", maxItems))
@@ -61,7 +63,7 @@ func (l *listener) Publish(ctx context.Context, req *runnelv1.PublishRequest) (*
 		return nil, invalid("acks", int32(a), "0 (all), 1 (all) or 2 (leader)")
 	}
 	var err error
-	if p.topic, err = l.cfg.Metadata.Snapshot().topic(req.GetTopic(), nil); err != nil {
+	if p.topic, err = l.cfg.Metadata.Snapshot().topic(req.GetTopic(), req.GetTopicId()); err != nil {
 		return nil, err
 	}
 	if len(p.topic.Partitions) == 0 {
@@ -71,6 +73,7 @@ func (l *listener) Publish(ctx context.Context, req *runnelv1.PublishRequest) (*
 	if err := p.checkProducer(); err != nil {
 		return nil, err
 	}
+	p.times = make([]int64, len(req.GetRecords()))
 	for i := range req.GetRecords() {
 		p.resp.Results = append(p.resp.Results, &runnelv1.PublishResult{Partition: -1, Offset: -1, TimestampMs: -1})
 		if err := p.place(i); err != nil {
@@ -83,7 +86,9 @@ func (l *listener) Publish(ctx context.Context, req *runnelv1.PublishRequest) (*
 	if p.idempotent() && len(p.batches) != 1 {
 		return nil, invalid("records", fmt.Sprintf("%d batches", len(p.batches)), "one batch of one partition, when a producer id is given")
 	}
+	wait := p.publishElsewhere(ctx)
 	p.send(ctx)
+	wait()
 	p.resp.ThrottleMs = l.budget.throttleMS()
 	return p.resp, nil
 }
@@ -140,6 +145,7 @@ func (p *publish) place(i int) error {
 		p.batches = append(p.batches, b)
 	}
 	b.builder.Append(ts, key, value, headers)
+	p.times[i] = ts
 	b.records, b.times = append(b.records, i), append(b.times, ts)
 	return nil
 }

@@ -45,7 +45,11 @@ type Server struct {
 	budget  *budget
 	// unpacked bounds what compressed batches expand to while they are checked.
 	unpacked *budget
-	spread   atomic.Uint32 // where the next record without key and partition goes
+	peers    struct {
+		sync.Mutex
+		loads map[int32]*peerLoad // what is under way to other brokers
+	}
+	spread atomic.Uint32 // where the next record without key and partition goes
 
 	validators sync.Pool // of *record.Validator
 	readers    sync.Pool // of *record.Reader
@@ -69,6 +73,7 @@ type listener struct {
 	runnelv1.UnimplementedConsumerServer
 	runnelv1.UnimplementedAdminServer
 	runnelv1.UnimplementedMetadataServer
+	runnelv1.UnimplementedReplicationServer
 }
 
 // New checks cfg and builds the servers.
@@ -84,6 +89,7 @@ func New(cfg Config) (*Server, error) {
 	s.readers.New = func() any { r := newReader(); return &r }
 	s.waits.New = func() any { return &produceWait{} }
 	s.budget = newBudget(s.limits.InFlightBytes, overhead)
+	s.peers.loads = map[int32]*peerLoad{}
 	s.unpacked = newUnpackBudget()
 	m, err := newMetrics(cfg.Registerer, s.budget)
 	if err != nil {
@@ -97,6 +103,7 @@ func New(cfg Config) (*Server, error) {
 		runnelv1.RegisterConsumerServer(l.grpc, l)
 		runnelv1.RegisterAdminServer(l.grpc, l)
 		runnelv1.RegisterMetadataServer(l.grpc, l)
+		runnelv1.RegisterReplicationServer(l.grpc, l)
 		healthv1.RegisterHealthServer(l.grpc, s.health)
 		reflection.Register(l.grpc)
 		s.listeners = append(s.listeners, l)

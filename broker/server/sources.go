@@ -73,9 +73,14 @@ type ClusterAdmin interface {
 	// BrokerStatus fills in what this broker knows of another beside its registration: state, eligible, suspect, stopping, damaged, sizes and
 	// rates. Answers of the controller know most. Does not block.
 	BrokerStatus(st *runnelv1.BrokerStatus)
+	// Rates returns the recent load of a partition that this broker leads, false when it is not known yet. Does not block.
+	Rates(ref PartitionRef) (Rates, bool)
 	// DescribeConfig lists this broker's own settings in force, by name, without secrets. Does not block.
 	DescribeConfig() []*runnelv1.ConfigEntry
 }
+
+// Rates are averages of the recent past, per second.
+type Rates struct{ RecordsIn, BytesIn, BytesOut float64 }
 
 // ReassignResult is the outcome of one target of ReassignPartitions.
 type ReassignResult struct {
@@ -91,13 +96,12 @@ type ElectResult struct {
 
 // Forwarder reaches other brokers on behalf of this one's clients, and knows brokers that call. Safe for concurrent use.
 type Forwarder interface {
-	// Conn returns the connection to a broker for forwarded calls, dialled when it is used. It does not block. An error that is ErrUnknownBroker, or any
-	// other, is answered as unavailable.
+	// Conn returns the connection to a broker for forwarded calls, dialled when it is used. It does not block. Any error is answered as
+	// unavailable.
 	Conn(brokerID int32) (grpc.ClientConnInterface, error)
 	// Outgoing adds this broker's credentials to the metadata of a call.
 	Outgoing(ctx context.Context) context.Context
-	// VerifyPeer returns the broker that makes the call of ctx. ErrPeerRequired when the call carries no credentials; any other error when they
-	// are refused, with a gRPC status that says whether trying again helps.
+	// VerifyPeer returns the broker that makes the call of ctx, or an error of package peer.
 	VerifyPeer(ctx context.Context) (brokerID int32, err error)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -23,7 +24,8 @@ const (
 	subscribeRecords = 1000
 )
 
-// subscriber is one Subscribe call: it reads its partitions in turn and sends plain records.
+// subscriber is one Subscribe call: it reads its partitions in turn and sends plain records. Partitions that others lead are read there, and followed
+// when they move.
 type subscriber struct {
 	l      *listener
 	req    *runnelv1.SubscribeRequest
@@ -35,17 +37,28 @@ type subscriber struct {
 	bytes  int   // of resp
 	left   int64 // records until the limit; -1: none
 	hold   hold
+
+	// follows: what another broker leads is read there.
+	follows bool
+	ctx     context.Context //nolint:containedctx // the stream's own
+	cancel  context.CancelCauseFunc
+	proxies map[int32]*fetchProxy
+	moves   chan struct{} // capacity 1: leaders may have changed
+	lost    int           // partitions with a lostAt
 }
 
 // subscribed is one partition of a Subscribe call.
 type subscribed struct {
 	topic  *Topic
 	number int32
-	p      *partition.Partition
-	offset int64
-	until  int64 // -1: for ever
+	p      *partition.Partition // when this broker leads it
+	remote *remoteSub           // when another one does
+	offset int64                // -1: not known yet
+	until  int64                // -1: for ever
 	over   bool
 	wake   *signalWaker
+	// lostAt is since when there is nowhere to read from, zero while there is; retryAt is when to look again.
+	lostAt, retryAt time.Time
 }
 
 // signalWaker wakes a subscriber and says which partition is worth a look.
@@ -66,7 +79,12 @@ func (w *signalWaker) Wake() {
 
 // Subscribe implements runnelv1.ConsumerServer.
 func (l *listener) Subscribe(req *runnelv1.SubscribeRequest, stream grpc.ServerStreamingServer[runnelv1.SubscribeResponse]) error {
-	s := &subscriber{l: l, req: req, stream: stream, signal: make(chan struct{}, 1), left: -1}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	s := &subscriber{
+		l: l.forClient(ctx), req: req, stream: stream, signal: make(chan struct{}, 1), left: -1, follows: l.forwards(ctx), ctx: ctx, cancel: cancel,
+		moves: make(chan struct{}, 1),
+	}
 	if req.GetMaxRecords() > 0 {
 		s.left = req.GetMaxRecords()
 	}
@@ -74,7 +92,7 @@ func (l *listener) Subscribe(req *runnelv1.SubscribeRequest, stream grpc.ServerS
 	if err := s.open(); err != nil {
 		return err
 	}
-	return s.run(stream.Context())
+	return s.run(ctx)
 }
 
 // open checks the request and finds the partitions and where to begin.
@@ -111,39 +129,13 @@ func (s *subscriber) open() error {
 			if _, err := t.partition(n); err != nil {
 				return err
 			}
-			s.parts = append(s.parts, &subscribed{topic: t, number: n, until: -1})
+			s.parts = append(s.parts, &subscribed{topic: t, number: n, offset: -1, until: -1, wake: &signalWaker{signal: s.signal}})
 		}
 	}
-	for _, p := range s.parts {
-		if err := s.begin(p); err != nil {
+	for chunk := range slices.Chunk(s.parts, maxItems/2) {
+		if err := s.begin(chunk); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// begin finds a partition's first offset. A partition that cannot be read is reported and left out; a bad position fails the call.
-func (s *subscriber) begin(p *subscribed) error {
-	host, err := s.l.cfg.Partitions.Lookup(p.topic.ID, p.number)
-	if err != nil {
-		return s.fail(p, partitionFault(err))
-	}
-	p.p, p.wake = host, &signalWaker{signal: s.signal}
-	host.AddWaker(p.wake)
-	lim, err := host.Limits(-1)
-	if err == nil {
-		p.offset, _, err = position(host, lim, s.req.GetFrom())
-	}
-	switch {
-	case errors.Is(err, errInvalid):
-		return err
-	case err != nil:
-		return s.fail(p, err)
-	}
-	p.wake.ready.Store(true)
-	if s.req.GetUntilEnd() {
-		p.until = lim.HighWatermark
-		p.over = p.offset >= p.until
 	}
 	return nil
 }
@@ -151,6 +143,7 @@ func (s *subscriber) begin(p *subscribed) error {
 // fail reports one partition and gives it up.
 func (s *subscriber) fail(p *subscribed, err error) error {
 	p.over = true
+	p.detach()
 	if err := s.flush(); err != nil {
 		return err
 	}
@@ -164,9 +157,7 @@ func (s *subscriber) fail(p *subscribed, err error) error {
 
 func (s *subscriber) close() {
 	for _, p := range s.parts {
-		if p.p != nil {
-			p.p.RemoveWaker(p.wake)
-		}
+		p.detach()
 	}
 }
 
@@ -199,22 +190,42 @@ func (s *subscriber) run(ctx context.Context) error {
 			}
 			continue
 		}
-		select {
-		case <-s.signal:
-		case <-s.l.stopping:
-			return errStopping
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := s.wait(ctx); err != nil {
+			return err
 		}
 	}
+}
+
+// wait returns when there may be something to do.
+func (s *subscriber) wait(ctx context.Context) error {
+	retry, stop := s.retryTimer()
+	defer stop()
+	select {
+	case <-s.signal:
+	case <-s.moves:
+		return s.findMoved()
+	case <-retry:
+		return s.findAgain()
+	case <-s.l.stopping:
+		return errStopping
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 // read sends the next batches of p, and reports whether there may be more.
 func (s *subscriber) read(ctx context.Context, p *subscribed) (more bool, err error) {
 	p.wake.ready.Store(false) // before looking: what comes later sets it again
+	switch {
+	case p.remote != nil:
+		return s.readRemote(ctx, p)
+	case p.p == nil:
+		return false, nil
+	}
 	r, _, err := p.p.Read(p.offset, subscribeRead)
 	if err != nil {
-		return false, s.fail(p, err)
+		return false, s.lose(p, err)
 	}
 	if r.Len == 0 {
 		r.Release()
@@ -229,24 +240,27 @@ func (s *subscriber) read(ctx context.Context, p *subscribed) (more bool, err er
 	case errors.Is(err, log.ErrTruncated):
 		return true, nil
 	case err != nil:
-		return false, s.fail(p, err)
+		return false, s.lose(p, err)
 	}
 	s.l.metrics.fetchedBytes.Add(float64(len(b)))
+	return s.batches(ctx, p, b, p.p.Config().MaxBatchBytes)
+}
+
+// batches sends the records of b, which holds whole batches, and reports whether p goes on.
+func (s *subscriber) batches(ctx context.Context, p *subscribed, b []byte, maxBatch int) (more bool, err error) {
 	s.reader = s.l.readers.Get().(*record.Reader)
 	defer func() { s.l.readers.Put(s.reader); s.reader = nil }()
 	for batch, err := range record.Frames(b) {
 		if err != nil {
 			return false, s.fail(p, corrupt(p, err))
 		}
-		whole, err := s.batch(ctx, p, batch)
-		if err != nil {
-			return false, err
-		}
-		if !whole {
-			return true, nil
-		}
-		if p.over || s.left == 0 {
-			return false, nil
+		for whole := false; !whole; {
+			if whole, err = s.batch(ctx, p, batch, maxBatch); err != nil {
+				return false, err
+			}
+			if p.over || s.left == 0 {
+				return false, nil
+			}
 		}
 	}
 	return true, nil
@@ -268,7 +282,7 @@ func (s *subscriber) records(p *subscribed) error {
 		}
 		out := &runnelv1.SubscribedRecord{
 			Topic: p.topic.Name, Partition: p.number, Offset: rec.Offset, TimestampMs: rec.Timestamp,
-			Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value),
+			Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value), LeaderEpoch: s.reader.Header().LeaderEpoch,
 		}
 		size := len(rec.Key) + len(rec.Value) + 64
 		for _, h := range rec.Headers {
@@ -298,6 +312,7 @@ func (s *subscriber) records(p *subscribed) error {
 	}
 	if p.until >= 0 && p.offset >= p.until {
 		p.over = true
+		p.detach()
 	}
 	return nil
 }

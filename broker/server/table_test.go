@@ -33,6 +33,7 @@ func TestEveryCallIsListed(t *testing.T) {
 	runnelv1.RegisterConsumerServer(g, l)
 	runnelv1.RegisterAdminServer(g, l)
 	runnelv1.RegisterMetadataServer(g, l)
+	runnelv1.RegisterReplicationServer(g, l)
 	healthv1.RegisterHealthServer(g, health.NewServer())
 	reflection.Register(g)
 	served := map[string]bool{}

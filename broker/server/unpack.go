@@ -26,11 +26,11 @@ func newUnpackBudget() *budget {
 
 // unpacking waits for its turn when batch is compressed. What it may expand to is charged until release is called; nobody can know
 // the true size before.
-func (s *Server) unpacking(ctx context.Context, batch []byte, cfg log.Config) (release func(), err error) {
+func (s *Server) unpacking(ctx context.Context, batch []byte, maxBatch int) (release func(), err error) {
 	if h, err := record.ParseHeader(batch); err != nil || h.Attributes.Codec() == record.CodecNone {
 		return func() {}, nil //nolint:nilerr // whoever reads the batch will say what is wrong with it
 	}
-	n := max(cfg.MaxBatchBytes, len(batch)) * record.MaxExpansion
+	n := max(maxBatch, len(batch)) * record.MaxExpansion
 	if err := s.unpacked.acquire(ctx, n); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -39,7 +39,7 @@ func (s *Server) unpacking(ctx context.Context, batch []byte, cfg log.Config) (r
 
 // validate checks a batch against the limits of its log.
 func (s *Server) validate(ctx context.Context, batch []byte, cfg log.Config) (record.Header, error) {
-	release, err := s.unpacking(ctx, batch, cfg)
+	release, err := s.unpacking(ctx, batch, cfg.MaxBatchBytes)
 	if err != nil {
 		return record.Header{}, err
 	}
@@ -55,8 +55,8 @@ func (s *Server) validate(ctx context.Context, batch []byte, cfg log.Config) (re
 //
 // A client that reads slowly must not keep a batch in memory that expands to a multiple of itself. So the records of a large one are
 // collected up to a bound, the expanded bytes are let go of, and only then is anything sent; the batch is read again for the rest.
-func (s *subscriber) batch(ctx context.Context, p *subscribed, batch []byte) (whole bool, err error) {
-	release, err := s.l.unpacking(ctx, batch, p.p.Config())
+func (s *subscriber) batch(ctx context.Context, p *subscribed, batch []byte, maxBatch int) (whole bool, err error) {
+	release, err := s.l.unpacking(ctx, batch, maxBatch)
 	if err != nil {
 		return false, err
 	}
