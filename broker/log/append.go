@@ -74,6 +74,9 @@ func (l *Log) Append(b []byte, h record.Header, leaderEpoch int32, now time.Time
 	if err := l.write(b, h, now); err != nil {
 		return Appended{}, err
 	}
+	if l.observer != nil {
+		l.observer.ObserveAppend(l, b, h)
+	}
 	return Appended{Base: base, Last: h.LastOffset(), AppendTimeMS: at, End: h.NextOffset(), TruncationGen: l.truncations.Load()}, nil
 }
 
@@ -133,7 +136,7 @@ func (l *Log) writeRun(b []byte, h record.Header, next int64, now time.Time) err
 		return l.writeFailed(err, now)
 	}
 	l.publish(ref, next)
-	l.noteProducers(b, h, now.UnixMilli())
+	l.noteBatches(b, h, now.UnixMilli())
 	if l.w.firstAt.IsZero() {
 		l.w.firstAt = now
 	}
@@ -143,13 +146,17 @@ func (l *Log) writeRun(b []byte, h record.Header, next int64, now time.Time) err
 	return nil
 }
 
-// noteProducers takes the batches of a run into the producer state. Needs appendMu.
-func (l *Log) noteProducers(b []byte, h record.Header, nowMS int64) {
+// noteBatches takes the batches of a run into the producer state, and counts them. Needs appendMu.
+func (l *Log) noteBatches(b []byte, h record.Header, nowMS int64) {
+	l.bytesIn.Add(uint64(len(b)))
 	l.w.producers.add(h, nowMS)
+	records := int64(h.Count)
 	for b = b[h.Size():]; len(b) > 0; b = b[h.Size():] {
 		h, _ = record.ParseHeader(b) // it was parsed before
 		l.w.producers.add(h, nowMS)
+		records += int64(h.Count)
 	}
+	l.recordsIn.Add(uint64(max(0, records))) // #nosec G115 -- not negative
 }
 
 // publish makes the bytes up to end visible and remembers that ref's file needs a sync. Both happen under mu: a

@@ -221,6 +221,11 @@ func TestPinnedRangeOutlivesItsSegment(t *testing.T) {
 	r.Release()
 }
 
+// countObserver counts what it sees.
+type countObserver struct{ records int64 }
+
+func (c *countObserver) ObserveAppend(_ *Log, _ []byte, h record.Header) { c.records += int64(h.Count) }
+
 func TestAllocations(t *testing.T) {
 	dir := t.TempDir()
 	fsys := vfs.OS()
@@ -231,6 +236,8 @@ func TestAllocations(t *testing.T) {
 	must(t, err)
 	e.l, err = Create(t.Context(), e.openConfig(), testMeta(), StartState{})
 	must(t, err)
+	var seen countObserver
+	e.l.observer = &seen
 	b := batch(t, 100, 1, noProducer, "value")
 	h := header(t, b)
 	appendOne := func() {
@@ -246,6 +253,9 @@ func TestAllocations(t *testing.T) {
 	}
 	must(t, e.host.round(e.l))
 	end := e.l.End()
+	if seen.records != end {
+		t.Errorf("the observer saw %d records of %d", seen.records, end)
+	}
 	buf := make([]byte, 64<<10)
 	off := int64(0)
 	readOne := func() {

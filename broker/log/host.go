@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"runnel.dev/runnel/internal/ids"
+	"runnel.dev/runnel/record"
 )
 
 // Host is the broker-wide part that a log relies on: the sync scheduler and the journal. Safe for concurrent use.
@@ -17,6 +18,12 @@ type Host interface {
 	// Failed reports an error of l's files: a write that failed (l is read-only until it succeeds again) or a sync that
 	// failed (l is failed, and the broker has to stop). Must not block and not call back into l's writers.
 	Failed(l *Log, err error)
+}
+
+// Observer sees what a log appends as leader. It must not block, nor call the log's writers.
+type Observer interface {
+	// ObserveAppend is called behind each batch that was appended as leader, stamped, in the order of the log. batch is borrowed.
+	ObserveAppend(l *Log, batch []byte, h record.Header)
 }
 
 // JournalEntry is what the journal keeps of a log.

@@ -25,6 +25,8 @@ type Log struct {
 	clk  clock.Clock
 	lg   *slog.Logger
 	opts segment.Options
+	// observer may be nil.
+	observer Observer
 
 	cfg  atomic.Pointer[Config]
 	meta atomic.Pointer[Meta]
@@ -45,8 +47,10 @@ type Log struct {
 	// truncations goes up when a truncation begins and when it ends: whoever captured an offset before must not act on
 	// it afterwards, and what was captured at an odd count was captured in the middle of one.
 	truncations atomic.Uint64
-	epochs      atomic.Pointer[lineage]
-	state       atomic.Pointer[State]
+	// What Counters returns.
+	recordsIn, bytesIn, bytesOut atomic.Uint64
+	epochs                       atomic.Pointer[lineage]
+	state                        atomic.Pointer[State]
 	// dirty is set while the Host has been told and PrepareSync has not been called.
 	dirty     atomic.Bool
 	callbacks atomic.Pointer[[]func(int64)]
@@ -128,6 +132,12 @@ func (l *Log) SetHighWatermark(offset int64) {
 	if offset = min(offset, l.end.Load(), l.mu.cutting); offset > l.hw.Load() {
 		l.hw.Store(offset)
 	}
+}
+
+// Counters returns what went in and out since the log was opened: records and bytes (batches as stored) that were appended, as leader or
+// follower, and bytes that consumers read; other replicas' reads do not count. For load; takes no lock.
+func (l *Log) Counters() (recordsIn, bytesIn, bytesOut uint64) {
+	return l.recordsIn.Load(), l.bytesIn.Load(), l.bytesOut.Load()
 }
 
 // OnFlushed registers f to be called with the flushed offset after every sync round that moved it or AdoptedDurable, on the

@@ -16,7 +16,7 @@ import (
 	"runnel.dev/runnel/record/index"
 )
 
-// OpenConfig is what Create and Open need. All fields but Recovered are required.
+// OpenConfig is what Create and Open need. All fields but Observer and Recovered are required.
 type OpenConfig struct {
 	FS     vfs.FS
 	Dir    string // the partition directory
@@ -26,6 +26,8 @@ type OpenConfig struct {
 	Logger *slog.Logger
 	// Cache bounds the open files of all logs of a broker.
 	Cache *segment.Cache
+	// Observer, if not nil, sees what is appended as leader.
+	Observer Observer
 	// Recovered is what the journal held of this log. For Open only.
 	Recovered Recovered
 }
@@ -39,7 +41,7 @@ func (oc OpenConfig) validate() error {
 
 func newLog(oc OpenConfig, m Meta) *Log {
 	l := &Log{
-		fs: oc.FS, dir: oc.Dir, host: oc.Host, clk: oc.Clock, lg: oc.Logger,
+		fs: oc.FS, dir: oc.Dir, host: oc.Host, clk: oc.Clock, lg: oc.Logger, observer: oc.Observer,
 		opts: segment.Options{FS: oc.FS, Dir: oc.Dir, Cache: oc.Cache, IndexInterval: oc.Config.IndexInterval},
 	}
 	l.mu.cutting = math.MaxInt64

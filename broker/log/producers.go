@@ -77,9 +77,11 @@ type producers struct {
 	byID           map[int64]*producer
 	oldest, newest *producer
 	limit          int
+	// maxID is the largest id that was ever added, -1 before the first.
+	maxID int64
 }
 
-func newProducers(limit int) *producers { return &producers{limit: limit} }
+func newProducers(limit int) *producers { return &producers{limit: limit, maxID: -1} }
 
 // admit returns an error if h is of a new producer for which there is no room. For leaders: what a leader has admitted, followers
 // take.
@@ -201,6 +203,7 @@ func (ps *producers) insert(id int64) *producer {
 		ps.byID = make(map[int64]*producer)
 	}
 	p := &producer{id: id}
+	ps.maxID = max(ps.maxID, id)
 	ps.byID[id] = p
 	ps.link(p)
 	return p
@@ -260,8 +263,11 @@ func importProducers(states []ProducerState, limit int) *producers {
 	slices.SortFunc(states, func(a, b ProducerState) int {
 		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(a.ProducerID, b.ProducerID))
 	})
-	states = states[max(0, len(states)-limit):]
 	ps := newProducers(limit)
+	for _, st := range states {
+		ps.maxID = max(ps.maxID, st.ProducerID)
+	}
+	states = states[max(0, len(states)-limit):]
 	for _, st := range states {
 		p := ps.byID[st.ProducerID]
 		if p != nil {
@@ -274,6 +280,14 @@ func importProducers(states []ProducerState, limit int) *producers {
 		}
 	}
 	return ps
+}
+
+// MaxProducerID returns the largest producer id that the log has seen, -1 if none: of the producers that it remembers, and of those that
+// it has forgotten since it was opened. Waits for an append in progress.
+func (l *Log) MaxProducerID() int64 {
+	l.appendMu.Lock()
+	defer l.appendMu.Unlock()
+	return l.w.producers.maxID
 }
 
 // ProducerStates returns the state of all producers at the log end, ordered by id, and that end. Waits for an append in

@@ -18,6 +18,7 @@ type Range struct {
 	l           *Log
 	s           *segment.Segment
 	gen         uint64
+	replica     bool
 }
 
 // ReadRange finds the whole batches that begin with the one that holds offset and lie below upTo (the high watermark,
@@ -51,7 +52,7 @@ func (l *Log) readRange(offset int64, maxBytes int, upTo int64, replica bool) (R
 		r, err := s.Locate(offset, maxBytes, min(upTo, end))
 		switch {
 		case err == nil:
-			return Range{First: r.First, Next: r.Next, Len: r.Len, r: r, l: l, s: s, gen: gen}, nil
+			return Range{First: r.First, Next: r.Next, Len: r.Len, r: r, l: l, s: s, gen: gen, replica: replica}, nil
 		case errors.Is(err, segment.ErrRetired):
 			if l.state.Load().Health == Offline {
 				return Range{}, ErrClosed
@@ -93,6 +94,9 @@ func (r *Range) ReadInto(dst []byte) error {
 	}
 	if err != nil {
 		return r.l.readFailed(err)
+	}
+	if !r.replica {
+		r.l.bytesOut.Add(uint64(len(dst)))
 	}
 	return nil
 }

@@ -209,6 +209,7 @@ func (l *Log) removeSnapshotsAbove(to int64) error {
 func (l *Log) rebuildProducers() error {
 	ps, err := l.producersAt(l.end.Load())
 	if err == nil {
+		ps.maxID = max(ps.maxID, l.w.producers.maxID)
 		l.w.producers = ps
 	}
 	return err

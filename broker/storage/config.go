@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"runnel.dev/runnel/broker/log"
+	"runnel.dev/runnel/record"
 )
 
 // Config holds the settings of a Store. Start from DefaultConfig.
@@ -47,6 +48,27 @@ type Config struct {
 	// the partition lets the others agree first, and calls l.PublishLogStart. It should return soon, since it holds up retention.
 	// Nil: the pass moves the start itself.
 	Retention func(l *log.Log, target int64)
+	// OnSyncFailed is called once, when a sync has failed and before Run returns, with the *SyncFailedError: the one chance to hand over
+	// what this broker leads. Nothing is acknowledged any more. It must not block: Run waits for it. Nil: nobody is told.
+	OnSyncFailed func(error)
+	// KeyObserver sees every batch that is appended as leader. Nil: nobody does.
+	KeyObserver KeyObserver
+}
+
+// KeyObserver looks at what producers write, for example to find keys that are written most.
+type KeyObserver interface {
+	// ObserveBatch is called for each batch that was appended as leader (not again for duplicates), in the order of the log, while the
+	// partition's appends wait: it must be quick, and must not block or call the log. batch is borrowed for the call, and may
+	// be compressed. Safe for concurrent use by different partitions.
+	ObserveBatch(ref PartitionRef, batch []byte, h record.Header)
+}
+
+// observer hands the batches of logs to a KeyObserver.
+type observer struct{ keys KeyObserver }
+
+// ObserveAppend implements log.Observer.
+func (o observer) ObserveAppend(l *log.Log, batch []byte, h record.Header) {
+	o.keys.ObserveBatch(PartitionRef{l.TopicID(), l.Partition()}, batch, h)
 }
 
 // DefaultConfig returns the defaults for a directory of a cluster.

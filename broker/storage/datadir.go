@@ -18,8 +18,8 @@ const lockName = "lock"
 // rootFiles are the names of ours in the root of a data directory, beside the directories of topics.
 var rootFiles = map[string]bool{
 	metaName: true, lockName: true, journalName: true, stopsName: true, cleanName: true, positionName: true,
-	positionName + tmpSuffix: true,
-	metaName + tmpSuffix:     true, journalName + tmpSuffix: true, stopsName + tmpSuffix: true, cleanName + tmpSuffix: true,
+	positionName + tmpSuffix: true, snapshotName: true, snapshotName + tmpSuffix: true,
+	metaName + tmpSuffix: true, journalName + tmpSuffix: true, stopsName + tmpSuffix: true, cleanName + tmpSuffix: true,
 }
 
 // dataDir is a locked data directory whose identity was checked.

@@ -97,10 +97,14 @@ func (s *Store) makeLog(ctx context.Context, m log.Meta, start log.StartState) (
 
 func (s *Store) openConfig(dir string, m log.Meta) (log.OpenConfig, error) {
 	cfg, err := s.logConfig(m)
-	return log.OpenConfig{
+	oc := log.OpenConfig{
 		FS: s.fsys, Dir: dir, Config: cfg, Host: host{s}, Clock: s.clk, Cache: s.cache,
 		Logger: s.lg.With("topic", m.TopicName, "topic_id", m.TopicID.String(), "partition", m.Partition),
-	}, err
+	}
+	if s.cfg.KeyObserver != nil {
+		oc.Observer = observer{s.cfg.KeyObserver}
+	}
+	return oc, err
 }
 
 // diskFault stops the store when the device itself failed. What was to be made durable was not acknowledged.

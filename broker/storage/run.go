@@ -26,7 +26,14 @@ func (s *Store) Run(ctx context.Context) error {
 		return fmt.Errorf("storage: Run was called twice, or after Close: %w", ErrClosed)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.syncer.run(ctx) })
+	group.Go(func() error {
+		err := s.syncer.run(ctx)
+		// Here, where no lock is held, and before the others have ended: one of them may hang on the same disk.
+		if failed, ok := errors.AsType[*SyncFailedError](err); ok && s.cfg.OnSyncFailed != nil {
+			s.cfg.OnSyncFailed(failed)
+		}
+		return err
+	})
 	group.Go(func() error { return s.runRetention(ctx) })
 	group.Go(func() error { return s.runDiskWatch(ctx) })
 	err := group.Wait()

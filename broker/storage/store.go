@@ -36,7 +36,7 @@ type Store struct {
 	full    atomic.Pointer[DiskFullError] // set while produce is refused
 	report  Report
 
-	positionMu sync.Mutex // serialises replacing the position
+	positionMu sync.Mutex // serialises replacing the position, and the cluster snapshot
 
 	// dirMu serialises making and removing the directories of topics.
 	dirMu sync.Mutex
