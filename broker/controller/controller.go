@@ -193,7 +193,9 @@ func (c *Controller) govern(ctx context.Context, s *metadata.State, view livenes
 	plan := Decide(s, c.defaults, in)
 	if in.Balance {
 		c.balanced = now
-		wait = max(wait, c.settings.BalanceInterval)
+		if wait == 0 || c.settings.BalanceInterval < wait {
+			wait = c.settings.BalanceInterval
+		}
 	}
 	if plan.Empty() {
 		if in.Spared == nil {

@@ -93,7 +93,7 @@ func Decide(s *metadata.State, defaults *runnelv1.TopicConfig, in Input) Plan {
 	if len(plan.Update)+len(plan.Clear)+len(plan.Eligible) > 0 {
 		return plan
 	}
-	plan.Reassign = relocate(s, placer, &in)
+	plan.Reassign = relocate(s, placer)
 	if in.Balance && len(plan.Reassign) == 0 {
 		plan.Moves = Balance(s, in)
 	}

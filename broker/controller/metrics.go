@@ -1,10 +1,6 @@
 package controller
 
-import (
-	"errors"
-
-	"github.com/prometheus/client_golang/prometheus"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
 	active, suspects                       prometheus.Gauge
@@ -37,13 +33,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "runnel_controller_partitions", Help: "Partitions by what is wrong or under way: leaderless, under_minimum, under_replicated, moving. Only while this broker is the controller.",
 		}, []string{"state"}),
 	}
-	var errs []error
 	for _, c := range []prometheus.Collector{
 		m.active, m.suspects, m.updates, m.failures, m.takeovers, m.elections, m.removals, m.moves, m.reassigned, m.partitions,
 	} {
-		errs = append(errs, reg.Register(c))
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
 	}
-	return m, errors.Join(errs...)
+	return m, nil
 }
 
 // leave forgets what only the controller knows.

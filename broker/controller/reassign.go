@@ -91,7 +91,7 @@ func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) b
 
 // relocate begins the reassignments that the state asks for by itself: off brokers that are drained or decommissioned, and towards the
 // number of replicas that the topic wants; at most so many at a time per broker. Partitions without a leader that is well wait: nobody could catch up.
-func relocate(s *metadata.State, pl *placer, in *Input) []*metadata.Partition {
+func relocate(s *metadata.State, pl *placer) []*metadata.Partition {
 	leaving := leavers(s)
 	var out []*metadata.Partition
 	for _, topic := range s.Topics() {

@@ -20,7 +20,7 @@ type Safety struct {
 	Controller bool
 }
 
-// Safe: every partition with more than one replica keeps its minimum.
+// Safe reports whether every partition with more than one replica keeps its minimum.
 func (s Safety) Safe() bool { return len(s.Blocking) == 0 }
 
 // SafeToStop says whether every partition stays available while a broker is stopped: its leaderships go elsewhere, and enough others are in
