@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"slices"
 	"time"
 )
 
@@ -51,6 +52,7 @@ type follower struct {
 	highWatermark int64 // the leader's
 	ackedOffset   int64 // what was acknowledged last in this session, -1: nothing
 	ackedStart    int64
+	ackedAt       time.Duration
 }
 
 func (f *follower) rebuilding() bool { return f.truncating || f.resetting }
@@ -131,10 +133,21 @@ func (r *Replica) tickFollower() {
 			r.subscribe()
 		}
 	case stateFollowing:
+		if r.unheard() {
+			f.ackedOffset = -1
+		}
 		r.acknowledge()
 		r.followLimits()
 	case stateNone, stateTruncating, stateResetting:
 	}
+}
+
+// unheard tells that the leader seems not to know what this replica has acknowledged: it would have moved its high watermark, or have
+// proposed to add this replica. It is told again, so that nothing that was lost on the way stays so; where all is well this costs nothing.
+func (r *Replica) unheard() bool {
+	f := &r.follow
+	return f.ackedOffset >= 0 && r.now-f.ackedAt >= maxBackOff &&
+		(f.highWatermark < f.ackedOffset || !slices.Contains(r.rec.ISR, r.self))
 }
 
 // current tells whether an event belongs to the present subscription.
@@ -219,7 +232,7 @@ func (r *Replica) acknowledge() {
 	if flushed == f.ackedOffset && start == f.ackedStart {
 		return
 	}
-	f.ackedOffset, f.ackedStart = flushed, start
+	f.ackedOffset, f.ackedStart, f.ackedAt = flushed, start, r.now
 	r.emit(Effect{Kind: EffectAck, Session: f.session, Epoch: f.of.epoch, Offset: flushed, LogStart: start})
 }
 

@@ -98,11 +98,12 @@ func (r *Replica) publishedFloor() int64 {
 func (r *Replica) followLogStart() {
 	s := &r.starts
 	reach := min(r.log.HighWatermark(), r.log.Flushed())
-	switch {
-	case s.wanted <= reach:
-		r.journalLogStart(s.wanted)
-	case s.published <= reach:
-		r.journalLogStart(s.published)
+	to := int64(0)
+	for _, start := range [...]int64{s.published, s.wanted} {
+		if start <= reach {
+			to = max(to, start)
+		}
 	}
+	r.journalLogStart(to)
 	r.publish(min(s.published, r.log.JournaledLogStart()))
 }

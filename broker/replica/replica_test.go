@@ -91,6 +91,13 @@ func TestLogStart(t *testing.T) {
 		s.want(journaled(s, 4), "ack e5 @6 start 4")
 		s.want(s.data(6, 0, 5, 6, func(e *Event) { e.LogStart, e.Published = 4, 4 }), "publish 4")
 	})
+	t.Run("a follower that comes late journals what was published, though nothing is wanted", func(t *testing.T) {
+		s := newScript(t, nil)
+		s.follow()
+		s.granted()
+		s.data(0, 3, 5, 3, func(e *Event) { e.Published = 2 })
+		s.want(s.sync(), "ack e5 @3 start 0; hw 3; journal 2")
+	})
 	t.Run("an old epoch's wish is forgotten", func(t *testing.T) {
 		s := newScript(t, nil)
 		s.follow()
