@@ -99,8 +99,10 @@ func (r Ref) Release() error {
 // Sync makes the bytes of the .log file durable (fdatasync).
 func (r Ref) Sync() error { return r.h.f.Sync() }
 
-// StartWriteback asks the system to begin writing the bytes of a range. A hint. Nothing calls it yet: catch-up and cache files are
-// to be written back early, so that the sync of a whole volume need not wait for them.
+// StartWriteback asks the system to begin writing the bytes of a range. A hint, for files that no sync round covers and that the sync
+// of a whole volume would have to wait for. A follower that catches up needs none: its log is dirty, so rounds follow each other, and each
+// has only the last one's time of appends to write. (Measured with syncfs and a bulk log at 40 and 100 MB/s and without a limit: a hint
+// for each MiB made the rounds of a small log beside it no shorter, and the longest longer.)
 func (r Ref) StartWriteback(off, n int64) error { return r.h.f.StartWriteback(off, n) }
 
 // Same tells whether two Refs pin the same open file.
