@@ -26,6 +26,9 @@ func (b Builder) PartitionKey(ref PartitionRef) string {
 	return b.keys.partition(ref.TopicID, ref.Partition)
 }
 
+// ClusterUnchanged compares the revision of the cluster's record: it holds until a recovery begins.
+func (b Builder) ClusterUnchanged(revision int64) Compare { return unchanged(b.keys.cluster(), revision) }
+
 // RegRef names the registration that a broker acts under.
 type RegRef struct {
 	BrokerID  int32
@@ -83,11 +86,11 @@ func (b Builder) CreateCluster(cluster *Cluster) (Tx, error) {
 	return Tx{Op: "create_cluster", Compares: []Compare{absent(key)}, Then: []Put{{Key: key, Value: value}}}, err
 }
 
-// Register writes a registration under its lease in the place of the one of a revision; 0: there is none.
-func (b Builder) Register(revision int64, info BrokerInfo, boot BootID, lease int64) (Tx, error) {
+// Register writes a registration under its lease in the place of the one of a revision; 0: there is none. The guards are compared as well.
+func (b Builder) Register(revision int64, info BrokerInfo, boot BootID, lease int64, guards ...Compare) (Tx, error) {
 	key := b.keys.broker(info.ID)
 	value, err := encodeBroker(&Broker{BrokerInfo: info, BootID: boot, leaseID: lease})
-	tx := write("register", key, value, unchanged(key, revision))
+	tx := write("register", key, value, append([]Compare{unchanged(key, revision)}, guards...)...)
 	tx.Then[0].Lease = lease
 	return tx, err
 }

@@ -156,6 +156,9 @@ func (c *Cache) list(ctx context.Context) (int64, error) {
 		}
 	}
 	b.retain(listed, revision)
+	if err := c.sameEra(b); err != nil {
+		return 0, err
+	}
 	c.publish(b, revision)
 	return revision, nil
 }
@@ -256,6 +259,9 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 			b.put(e.Kv)
 		}
 	}
+	if err := c.sameEra(b); err != nil {
+		return false, err
+	}
 	revision := min(next[0], next[1]) - 1
 	if len(resp.Events) > 0 || revision > b.base.Revision() {
 		c.publish(b, revision)
@@ -263,17 +269,19 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 	return true, nil
 }
 
+// sameEra: a process lives in one era. What it remembers of revisions and epochs means nothing in another one.
+func (c *Cache) sameEra(b *stateBuilder) error {
+	if era := c.client.Position().Era; b.cluster != nil && b.cluster.Era != era {
+		return &ForeignEtcdError{What: "era", Want: fmt.Sprint(era), Got: fmt.Sprint(b.cluster.Era)}
+	}
+	return nil
+}
+
 // publish makes the built State the current one. Only Run's goroutine publishes, so no State is lost between load and store. The new
 // State is stored before the old one's Changed is closed: whoever is woken sees it.
 func (c *Cache) publish(b *stateBuilder, revision int64) {
-	era := b.base.position.Era
-	id := b.base.position.ClusterID
-	if b.cluster != nil {
-		era, id = b.cluster.Era, b.cluster.ID
-	}
-	b.position = Position{
-		ClusterID: id, EtcdClusterID: c.client.Position().EtcdClusterID, Era: era, Revision: max(revision, b.base.Revision()),
-	}
+	b.position = c.client.Position()
+	b.position.Revision = max(revision, b.base.Revision())
 	c.client.metrics.corrupt.Add(float64(b.corrupt))
 	c.client.metrics.revision.Set(float64(b.position.Revision))
 	c.client.advance(b.position.Era, b.position.Revision)

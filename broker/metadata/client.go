@@ -106,7 +106,8 @@ func (c *Client) verify(h *etcdserverpb.ResponseHeader, before Position) error {
 func hex(id uint64) string { return fmt.Sprintf("%016x", id) }
 
 // Bootstrap finds the cluster, or creates it when etcd has none and this broker never saw one, and checks that etcd is neither
-// foreign nor older than Config.Known (ErrForeignEtcd, ErrOlderEtcd, ErrFormatVersion). It has to succeed before anything else.
+// foreign nor older than Config.Known (ErrForeignEtcd, ErrOlderEtcd, ErrFormatVersion). While the metadata is being recovered the error is an
+// *UnavailableError with ErrRecovering: try again. Bootstrap has to succeed before anything else.
 func (c *Client) Bootstrap(ctx context.Context) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
@@ -120,6 +121,9 @@ func (c *Client) Bootstrap(ctx context.Context) (*Cluster, error) {
 			cluster, err := decodeCluster(resp.Kvs[0])
 			if err != nil {
 				return nil, err
+			}
+			if cluster.Recovery != nil && (known.ClusterID == "" || known.ClusterID == cluster.ID) {
+				return nil, &UnavailableError{Op: "bootstrap", Err: ErrRecovering}
 			}
 			return cluster, c.adopt(cluster, resp.Header, known)
 		}

@@ -66,29 +66,40 @@ func bytesOf[T ~[16]byte](id T) []byte {
 }
 
 func encodeCluster(c *Cluster) (string, error) {
-	return encode(&metadatav1.Cluster{
+	m := &metadatav1.Cluster{
 		ClusterId: c.ID, Era: c.Era, FormatVersion: c.FormatVersion, FeatureLevel: c.FeatureLevel, CreatedMs: c.Created.UnixMilli(),
-	})
+		RecoveredBy: bytesOf(c.RecoveredBy),
+	}
+	if r := c.Recovery; r != nil {
+		m.Recovery = &metadatav1.Recovery{PlanId: bytesOf(r.Plan), Era: r.Era, StartedMs: r.Started.UnixMilli()}
+	}
+	return encode(m)
 }
 
 func decodeCluster(kv *mvccpb.KeyValue) (*Cluster, error) {
 	m := &metadatav1.Cluster{}
+	c := &Cluster{Revision: kv.ModRevision}
 	err := decode(kv, m, func(m *metadatav1.Cluster) error {
+		var errs []error
 		if m.GetFormatVersion() > FormatVersion {
 			return fmt.Errorf("%w: %d, this version reads up to %d", ErrFormatVersion, m.GetFormatVersion(), FormatVersion)
 		}
 		if m.GetFormatVersion() < 1 || m.GetEra() < 1 || m.GetClusterId() == "" {
 			return fmt.Errorf("format version %d, era %d, cluster id %q: want all set", m.GetFormatVersion(), m.GetEra(), m.GetClusterId())
 		}
-		return nil
+		c.ID, c.Era, c.FormatVersion, c.FeatureLevel = m.GetClusterId(), m.GetEra(), m.GetFormatVersion(), m.GetFeatureLevel()
+		c.Created, c.RecoveredBy = time.UnixMilli(m.GetCreatedMs()), optional16[PlanID](m.GetRecoveredBy(), "recovered by", &errs)
+		if r := m.GetRecovery(); r != nil {
+			c.Recovery = &RecoveryMark{
+				Plan: id16[PlanID](r.GetPlanId(), "recovery's plan id", &errs), Era: r.GetEra(), Started: time.UnixMilli(r.GetStartedMs()),
+			}
+		}
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{
-		ID: m.GetClusterId(), Era: m.GetEra(), FormatVersion: m.GetFormatVersion(), FeatureLevel: m.GetFeatureLevel(),
-		Created: time.UnixMilli(m.GetCreatedMs()), Revision: kv.ModRevision,
-	}, nil
+	return c, nil
 }
 
 func encodeBroker(b *Broker) (string, error) {

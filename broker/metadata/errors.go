@@ -18,6 +18,8 @@ var (
 	ErrOlderEtcd = errors.New("metadata store went back in time")
 	// ErrFormatVersion: the metadata was written in a layout that this version does not know.
 	ErrFormatVersion = errors.New("metadata format version is not supported")
+	// ErrRecovering: the metadata is being recovered. Brokers wait.
+	ErrRecovering = errors.New("the metadata is being recovered")
 	// ErrNotBootstrapped: an operation before Client.Bootstrap has succeeded.
 	ErrNotBootstrapped = errors.New("metadata client is not bootstrapped")
 	// ErrBrokerConflict: another storage is registered under this broker id, and is alive.

@@ -124,7 +124,9 @@ func (ch ISRChange) validate(reg RegRef) error {
 		return fmt.Errorf("%w: partition %s/%d is led by broker %d under broker epoch %d, not by broker %d under %d",
 			ErrConflict, p.TopicID, p.Partition, p.Leader, p.LeaderBrokerEpoch, reg.BrokerID, reg.Epoch)
 	}
-	fault := func(value any, limit string) error { return invalid(fmt.Sprintf("isr of %s/%d", p.TopicID, p.Partition), value, limit) }
+	fault := func(value any, limit string) error {
+		return invalid(fmt.Sprintf("isr of %s/%d", p.TopicID, p.Partition), value, limit)
+	}
 	added := 0
 	for i, m := range ch.ISR {
 		switch {

@@ -99,6 +99,10 @@ func (r *Registration) Err() error {
 func (r *Registration) register(ctx context.Context) error {
 	c := r.client
 	for {
+		cluster, err := r.cluster(ctx)
+		if err != nil {
+			return err
+		}
 		live, err := r.look(ctx)
 		if err != nil {
 			return err
@@ -122,7 +126,7 @@ func (r *Registration) register(ctx context.Context) error {
 		if live != nil {
 			revision = live.Epoch
 		}
-		tx, err := c.build.Register(revision, r.info, r.bootID, lease)
+		tx, err := c.build.Register(revision, r.info, r.bootID, lease, c.build.ClusterUnchanged(cluster))
 		if err != nil {
 			return err
 		}
@@ -135,6 +139,32 @@ func (r *Registration) register(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// cluster returns the revision of the cluster's record, which a registration compares: nobody registers while a recovery replaces the
+// metadata, nor with what it remembers from before one.
+func (r *Registration) cluster(ctx context.Context) (int64, error) {
+	c := r.client
+	resp, err := c.get(ctx, "register_look", c.keys.cluster())
+	if err != nil {
+		return 0, err
+	}
+	known := c.Position()
+	if len(resp.Kvs) == 0 {
+		return 0, &OlderEtcdError{Want: known, Got: Position{EtcdClusterID: resp.Header.ClusterId, Revision: resp.Header.Revision}}
+	}
+	cluster, err := decodeCluster(resp.Kvs[0])
+	switch {
+	case err != nil:
+		return 0, err
+	case cluster.ID != known.ClusterID:
+		return 0, &ForeignEtcdError{What: "cluster id", Want: known.ClusterID, Got: cluster.ID}
+	case cluster.Recovery != nil:
+		return 0, &UnavailableError{Op: "register", Err: ErrRecovering}
+	case cluster.Era != known.Era:
+		return 0, &ForeignEtcdError{What: "era", Want: fmt.Sprint(known.Era), Got: fmt.Sprint(cluster.Era)}
+	}
+	return cluster.Revision, nil
 }
 
 // look returns the live registration of the id, or nil. When an earlier epoch of this process is older than the one that the

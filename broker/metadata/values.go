@@ -23,8 +23,23 @@ type Cluster struct {
 	// FormatVersion is the layout of keys and values, FeatureLevel what all brokers may rely on.
 	FormatVersion, FeatureLevel int32
 	Created                     time.Time
-	Revision                    int64
+	// Recovery is not nil while a recovery is under way. Era then still is the one before it.
+	Recovery *RecoveryMark
+	// RecoveredBy is the plan whose recovery began this era; zero in the first one.
+	RecoveredBy PlanID
+	Revision    int64
 }
+
+// RecoveryMark says that what is in etcd is being replaced: nobody registers, and brokers wait.
+type RecoveryMark struct {
+	Plan PlanID
+	// Era is the one that begins when the recovery is finished.
+	Era     int64
+	Started time.Time
+}
+
+// PlanID identifies a Recovery by its contents.
+type PlanID [16]byte
 
 // BrokerInfo is what a broker says about itself.
 type BrokerInfo struct {

@@ -192,7 +192,7 @@ func (TopicState) EnumDescriptor() ([]byte, []int) {
 	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{2}
 }
 
-// Cluster is the value of `cluster`. It is created once, by the first broker.
+// Cluster is the value of `cluster`. It is created once, by the first broker, and rewritten by recoveries of the metadata only.
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID, canonical text form. Data directories belong to it.
@@ -204,7 +204,11 @@ type Cluster struct {
 	// What all brokers may rely on.
 	FeatureLevel int32 `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	// Unix milliseconds.
-	CreatedMs     int64 `protobuf:"varint,5,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	CreatedMs int64 `protobuf:"varint,5,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	// Present while a recovery is under way: nobody registers, and what is in the other keys is neither old nor new.
+	Recovery *Recovery `protobuf:"bytes,6,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// 16 bytes: the plan whose recovery began this era; empty in the first one.
+	RecoveredBy   []byte `protobuf:"bytes,7,opt,name=recovered_by,json=recoveredBy,proto3" json:"recovered_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +278,84 @@ func (x *Cluster) GetCreatedMs() int64 {
 	return 0
 }
 
+func (x *Cluster) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+func (x *Cluster) GetRecoveredBy() []byte {
+	if x != nil {
+		return x.RecoveredBy
+	}
+	return nil
+}
+
+// Recovery is a recovery of the metadata that has begun and is not finished.
+type Recovery struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes: identifies what is being written.
+	PlanId []byte `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The era that begins when it is finished.
+	Era int64 `protobuf:"varint,2,opt,name=era,proto3" json:"era,omitempty"`
+	// Unix milliseconds.
+	StartedMs     int64 `protobuf:"varint,3,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recovery) Reset() {
+	*x = Recovery{}
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recovery) ProtoMessage() {}
+
+func (x *Recovery) ProtoReflect() protoreflect.Message {
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recovery.ProtoReflect.Descriptor instead.
+func (*Recovery) Descriptor() ([]byte, []int) {
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Recovery) GetPlanId() []byte {
+	if x != nil {
+		return x.PlanId
+	}
+	return nil
+}
+
+func (x *Recovery) GetEra() int64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *Recovery) GetStartedMs() int64 {
+	if x != nil {
+		return x.StartedMs
+	}
+	return 0
+}
+
 // Broker is the value of `brokers/<id>`, a broker's registration, attached to its lease. The broker epoch is the key's mod
 // revision: nothing rewrites the key within a registration.
 type Broker struct {
@@ -296,7 +378,7 @@ type Broker struct {
 
 func (x *Broker) Reset() {
 	*x = Broker{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[1]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +390,7 @@ func (x *Broker) String() string {
 func (*Broker) ProtoMessage() {}
 
 func (x *Broker) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[1]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +403,7 @@ func (x *Broker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Broker.ProtoReflect.Descriptor instead.
 func (*Broker) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{1}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Broker) GetId() int32 {
@@ -390,7 +472,7 @@ type Storage struct {
 
 func (x *Storage) Reset() {
 	*x = Storage{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[2]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +484,7 @@ func (x *Storage) String() string {
 func (*Storage) ProtoMessage() {}
 
 func (x *Storage) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[2]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +497,7 @@ func (x *Storage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Storage.ProtoReflect.Descriptor instead.
 func (*Storage) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{2}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Storage) GetBrokerId() int32 {
@@ -468,7 +550,7 @@ type LogMark struct {
 
 func (x *LogMark) Reset() {
 	*x = LogMark{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[3]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +562,7 @@ func (x *LogMark) String() string {
 func (*LogMark) ProtoMessage() {}
 
 func (x *LogMark) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[3]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +575,7 @@ func (x *LogMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogMark.ProtoReflect.Descriptor instead.
 func (*LogMark) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{3}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LogMark) GetTopicId() []byte {
@@ -535,7 +617,7 @@ type Controller struct {
 
 func (x *Controller) Reset() {
 	*x = Controller{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[4]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +629,7 @@ func (x *Controller) String() string {
 func (*Controller) ProtoMessage() {}
 
 func (x *Controller) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[4]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +642,7 @@ func (x *Controller) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Controller.ProtoReflect.Descriptor instead.
 func (*Controller) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{4}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Controller) GetBrokerId() int32 {
@@ -588,7 +670,7 @@ type Topic struct {
 	Partitions int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// Partitions 0 … ready_partitions-1 have had their keys written at some time. Below `partitions` while the topic is created or grows.
 	ReadyPartitions int32 `protobuf:"varint,5,opt,name=ready_partitions,json=readyPartitions,proto3" json:"ready_partitions,omitempty"`
-	// Replicas per partition, decided at creation.
+	// Replicas per partition that are wanted.
 	Replicas int32 `protobuf:"varint,6,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Only the fields that somebody set.
 	Config *v1.TopicConfig `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
@@ -604,7 +686,7 @@ type Topic struct {
 
 func (x *Topic) Reset() {
 	*x = Topic{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[5]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +698,7 @@ func (x *Topic) String() string {
 func (*Topic) ProtoMessage() {}
 
 func (x *Topic) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[5]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +711,7 @@ func (x *Topic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topic.ProtoReflect.Descriptor instead.
 func (*Topic) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{5}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Topic) GetName() string {
@@ -716,7 +798,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[6]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -728,7 +810,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[6]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -741,7 +823,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{6}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Member) GetBrokerId() int32 {
@@ -789,7 +871,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[7]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +883,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[7]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +896,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{7}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Partition) GetLeader() int32 {
@@ -884,7 +966,7 @@ type ProducerIds struct {
 
 func (x *ProducerIds) Reset() {
 	*x = ProducerIds{}
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[8]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +978,7 @@ func (x *ProducerIds) String() string {
 func (*ProducerIds) ProtoMessage() {}
 
 func (x *ProducerIds) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[8]
+	mi := &file_runnel_metadata_v1_metadata_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +991,7 @@ func (x *ProducerIds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProducerIds.ProtoReflect.Descriptor instead.
 func (*ProducerIds) Descriptor() ([]byte, []int) {
-	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{8}
+	return file_runnel_metadata_v1_metadata_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProducerIds) GetNext() int64 {
@@ -923,7 +1005,7 @@ var File_runnel_metadata_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_runnel_metadata_v1_metadata_proto_rawDesc = "" +
 	"\n" +
-	"!runnel/metadata/v1/metadata.proto\x12\x12runnel.metadata.v1\x1a\x15runnel/v1/admin.proto\"\xa5\x01\n" +
+	"!runnel/metadata/v1/metadata.proto\x12\x12runnel.metadata.v1\x1a\x15runnel/v1/admin.proto\"\x82\x02\n" +
 	"\aCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x10\n" +
@@ -931,7 +1013,14 @@ const file_runnel_metadata_v1_metadata_proto_rawDesc = "" +
 	"\x0eformat_version\x18\x03 \x01(\x05R\rformatVersion\x12#\n" +
 	"\rfeature_level\x18\x04 \x01(\x05R\ffeatureLevel\x12\x1d\n" +
 	"\n" +
-	"created_ms\x18\x05 \x01(\x03R\tcreatedMs\"\xa0\x02\n" +
+	"created_ms\x18\x05 \x01(\x03R\tcreatedMs\x128\n" +
+	"\brecovery\x18\x06 \x01(\v2\x1c.runnel.metadata.v1.RecoveryR\brecovery\x12!\n" +
+	"\frecovered_by\x18\a \x01(\fR\vrecoveredBy\"T\n" +
+	"\bRecovery\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\fR\x06planId\x12\x10\n" +
+	"\x03era\x18\x02 \x01(\x03R\x03era\x12\x1d\n" +
+	"\n" +
+	"started_ms\x18\x03 \x01(\x03R\tstartedMs\"\xa0\x02\n" +
 	"\x06Broker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12G\n" +
 	"\tlisteners\x18\x02 \x03(\v2).runnel.metadata.v1.Broker.ListenersEntryR\tlisteners\x12\x12\n" +
@@ -1023,36 +1112,38 @@ func file_runnel_metadata_v1_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_runnel_metadata_v1_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_runnel_metadata_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_runnel_metadata_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_runnel_metadata_v1_metadata_proto_goTypes = []any{
 	(StorageState)(0),      // 0: runnel.metadata.v1.StorageState
 	(LogMarkKind)(0),       // 1: runnel.metadata.v1.LogMarkKind
 	(TopicState)(0),        // 2: runnel.metadata.v1.TopicState
 	(*Cluster)(nil),        // 3: runnel.metadata.v1.Cluster
-	(*Broker)(nil),         // 4: runnel.metadata.v1.Broker
-	(*Storage)(nil),        // 5: runnel.metadata.v1.Storage
-	(*LogMark)(nil),        // 6: runnel.metadata.v1.LogMark
-	(*Controller)(nil),     // 7: runnel.metadata.v1.Controller
-	(*Topic)(nil),          // 8: runnel.metadata.v1.Topic
-	(*Member)(nil),         // 9: runnel.metadata.v1.Member
-	(*Partition)(nil),      // 10: runnel.metadata.v1.Partition
-	(*ProducerIds)(nil),    // 11: runnel.metadata.v1.ProducerIds
-	nil,                    // 12: runnel.metadata.v1.Broker.ListenersEntry
-	(*v1.TopicConfig)(nil), // 13: runnel.v1.TopicConfig
+	(*Recovery)(nil),       // 4: runnel.metadata.v1.Recovery
+	(*Broker)(nil),         // 5: runnel.metadata.v1.Broker
+	(*Storage)(nil),        // 6: runnel.metadata.v1.Storage
+	(*LogMark)(nil),        // 7: runnel.metadata.v1.LogMark
+	(*Controller)(nil),     // 8: runnel.metadata.v1.Controller
+	(*Topic)(nil),          // 9: runnel.metadata.v1.Topic
+	(*Member)(nil),         // 10: runnel.metadata.v1.Member
+	(*Partition)(nil),      // 11: runnel.metadata.v1.Partition
+	(*ProducerIds)(nil),    // 12: runnel.metadata.v1.ProducerIds
+	nil,                    // 13: runnel.metadata.v1.Broker.ListenersEntry
+	(*v1.TopicConfig)(nil), // 14: runnel.v1.TopicConfig
 }
 var file_runnel_metadata_v1_metadata_proto_depIdxs = []int32{
-	12, // 0: runnel.metadata.v1.Broker.listeners:type_name -> runnel.metadata.v1.Broker.ListenersEntry
-	0,  // 1: runnel.metadata.v1.Storage.state:type_name -> runnel.metadata.v1.StorageState
-	6,  // 2: runnel.metadata.v1.Storage.marks:type_name -> runnel.metadata.v1.LogMark
-	1,  // 3: runnel.metadata.v1.LogMark.kind:type_name -> runnel.metadata.v1.LogMarkKind
-	2,  // 4: runnel.metadata.v1.Topic.state:type_name -> runnel.metadata.v1.TopicState
-	13, // 5: runnel.metadata.v1.Topic.config:type_name -> runnel.v1.TopicConfig
-	9,  // 6: runnel.metadata.v1.Partition.isr:type_name -> runnel.metadata.v1.Member
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	4,  // 0: runnel.metadata.v1.Cluster.recovery:type_name -> runnel.metadata.v1.Recovery
+	13, // 1: runnel.metadata.v1.Broker.listeners:type_name -> runnel.metadata.v1.Broker.ListenersEntry
+	0,  // 2: runnel.metadata.v1.Storage.state:type_name -> runnel.metadata.v1.StorageState
+	7,  // 3: runnel.metadata.v1.Storage.marks:type_name -> runnel.metadata.v1.LogMark
+	1,  // 4: runnel.metadata.v1.LogMark.kind:type_name -> runnel.metadata.v1.LogMarkKind
+	2,  // 5: runnel.metadata.v1.Topic.state:type_name -> runnel.metadata.v1.TopicState
+	14, // 6: runnel.metadata.v1.Topic.config:type_name -> runnel.v1.TopicConfig
+	10, // 7: runnel.metadata.v1.Partition.isr:type_name -> runnel.metadata.v1.Member
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_runnel_metadata_v1_metadata_proto_init() }
@@ -1066,7 +1157,7 @@ func file_runnel_metadata_v1_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnel_metadata_v1_metadata_proto_rawDesc), len(file_runnel_metadata_v1_metadata_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
