@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
@@ -191,9 +192,11 @@ type raw struct {
 	stream runnelv1.Producer_ProduceClient
 }
 
+// rawProduce opens a stream that is answered by the broker it goes to, and by no other on its behalf.
 func rawProduce(t *testing.T, address string) *raw {
 	t.Helper()
-	s, err := runnelv1.NewProducerClient(dial(t, address)).Produce(bounded(t))
+	ctx := metadata.AppendToOutgoingContext(bounded(t), "runnel-route", "direct")
+	s, err := runnelv1.NewProducerClient(dial(t, address)).Produce(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,6 +117,10 @@ func (l *load) read(ctx context.Context) {
 			}
 			return
 		}
+		if len(r.Value) != 8 {
+			l.t.Errorf("read %q at %d of partition %d: nobody sent that", r.Value, r.Offset, r.Partition)
+			return
+		}
 		l.mu.Lock()
 		l.mu.reads = append(l.mu.reads, history.Read{Partition: r.Partition, Offset: r.Offset, Number: binary.BigEndian.Uint64(r.Value)})
 		l.mu.Unlock()
