@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"runnel.dev/runnel/broker/liveness"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/etcdserver"
@@ -93,6 +96,10 @@ type node struct {
 	cache   *metadata.Cache
 	reg     *metadata.Registration
 	ctl     *Controller
+	view    atomic.Pointer[liveness.View]
+	wake    chan struct{}
+	// grow lets the replicas of partitions that this broker leads catch up.
+	grow atomic.Bool
 	// stop ends everything and revokes the lease.
 	stop func()
 }
@@ -114,7 +121,8 @@ func openClient(t *testing.T) *metadata.Client {
 
 func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 	t.Helper()
-	n := &node{t: t, storage: storage, client: openClient(t)}
+	n := &node{t: t, storage: storage, client: openClient(t), wake: make(chan struct{}, 1)}
+	n.sees(liveness.View{})
 	var err error
 	if n.reg, err = n.client.Register(t.Context(), metadata.BrokerInfo{ID: id, StorageID: storage}); err != nil {
 		t.Fatal(err)
@@ -122,6 +130,7 @@ func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 	n.cache = metadata.NewCache(n.client)
 	if n.ctl, err = New(Config{
 		Client: n.client, Cache: n.cache, Registration: n.reg, Clock: clock.System(), Logger: quiet, Registerer: prometheus.NewRegistry(),
+		Health: func() liveness.View { return *n.view.Load() }, Wake: n.wake,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -145,14 +154,45 @@ func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 	return n
 }
 
+// sees makes a broker's failure detector say something.
+func (n *node) sees(v liveness.View) {
+	n.view.Store(&v)
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// grown returns the change by which a leader takes all its replicas into the ISR, if there is one.
+func (n *node) grown(s *metadata.State, p *metadata.Partition) (metadata.ISRChange, bool) {
+	ch := metadata.ISRChange{Partition: p, ISR: slices.Clone(p.ISR)}
+	if !n.grow.Load() || p.Leader != n.reg.BrokerID() || p.LeaderBrokerEpoch != n.reg.Epoch() {
+		return ch, false
+	}
+	for _, id := range p.Replicas {
+		if _, in := p.Member(id); !in && s.Eligible(id) {
+			b, _ := s.Broker(id)
+			ch.ISR = append(ch.ISR, metadata.Member{BrokerID: id, StorageID: b.StorageID, LogID: ids.NewLogID()})
+			ch.Added = append(ch.Added, metadata.AddedMember{BrokerID: id, BrokerEpoch: b.Epoch})
+		}
+	}
+	return ch, len(ch.Added) > 0
+}
+
 // host does what a broker's storage would do.
 func (n *node) host(ctx context.Context) error {
 	for ctx.Err() == nil {
 		s := n.cache.Snapshot()
 		var confirm []metadata.Confirmation
 		var purge []*metadata.Partition
+		var grown []metadata.ISRChange
 		for _, topic := range s.Topics() {
 			for _, p := range s.Partitions(topic.ID) {
+				if p != nil {
+					if ch, ok := n.grown(s, p); ok {
+						grown = append(grown, ch)
+					}
+				}
 				switch {
 				case p == nil || !p.HasReplica(n.reg.BrokerID()):
 				case topic.State == metadata.TopicDeleting && len(p.Purged) == 0:
@@ -171,6 +211,15 @@ func (n *node) host(ctx context.Context) error {
 		if len(purge) > 0 {
 			r, e := n.client.ConfirmPurged(ctx, n.reg, purge)
 			revision, err = max(revision, r.Revision), errors.Join(err, e)
+		}
+		if len(grown) > 0 {
+			results, e := n.client.ChangeISRs(ctx, n.reg, s, grown)
+			err = errors.Join(err, e)
+			for _, r := range results {
+				if r.Partition != nil {
+					revision = max(revision, r.Partition.Revision)
+				}
+			}
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, metadata.ErrNotRegistered) && !errors.Is(err, metadata.ErrUnavailable) {
 			return err

@@ -76,8 +76,9 @@ func elect(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool
 	case member && registered(s, p):
 		// It leads. It gives way to a better one, if there is one: suspicion of the only usable member changes nothing.
 		leader, rank, ok := choose(s, p, in, false)
-		if !ok || rank >= in.rank(s, p.Leader) {
-			return false
+		was := in.rank(s, p.Leader)
+		if !ok || rank >= was || was == rankDraining && Moving(p) && slices.Contains(Target(p), p.Leader) {
+			return false // a target that is drained keeps its leader until the reassignment has arrived: the end of it would undo the move
 		}
 		enthrone(s, p, leader)
 		return true

@@ -80,7 +80,7 @@ func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) b
 	next.Replicas, next.Adding, next.Removing = target, nil, nil
 	if _, stays := next.Member(next.Leader); !stays {
 		leader, rank, ok := choose(s, next, in, false)
-		if !ok || rank >= rankSuspect {
+		if !ok || rank >= rankStopping {
 			return false
 		}
 		enthrone(s, next, leader)
