@@ -123,4 +123,3 @@ func (l *listener) DescribeTopic(ctx context.Context, req *runnelv1.DescribeTopi
 	}
 	return &runnelv1.DescribeTopicResponse{Topic: topicMessage(t), Partitions: l.forClient(ctx).statuses(ctx, t, numbers(t))}, nil
 }
-

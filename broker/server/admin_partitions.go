@@ -95,7 +95,7 @@ func (l *listener) DescribePartitions(ctx context.Context, req *runnelv1.Describ
 func numbers(t *Topic) []int32 {
 	out := make([]int32, len(t.Partitions))
 	for i := range out {
-		out[i] = int32(i) //nolint:gosec // a partition number
+		out[i] = int32(i)
 	}
 	return out
 }

@@ -28,7 +28,7 @@ func (l *listener) describeCluster() *runnelv1.DescribeClusterResponse {
 			b = &runnelv1.BrokerStatus{Id: id, StorageId: s.StorageID}
 			byID[id] = b
 		}
-		b.State, b.Damaged = s.State, int32(len(s.Damaged)) //nolint:gosec // bounded by the partitions
+		b.State, b.Damaged = s.State, int32(len(s.Damaged))
 		b.Eligible = b.GetLive() && s.EligibleEpoch == b.GetBrokerEpoch()
 	}
 	for name := range snap.Topics {

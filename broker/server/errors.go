@@ -296,7 +296,7 @@ func (e *remoteError) status() error {
 	if a := e.answer.GetLeader().GetAddress(); a != "" {
 		info.Metadata["leader_address"] = a
 	}
-	st := status.New(codes.Code(e.answer.GetCode()), e.answer.GetMessage()) //nolint:gosec // a canonical code
+	st := status.New(codes.Code(e.answer.GetCode()), e.answer.GetMessage())
 	if with, err := st.WithDetails(info); err == nil {
 		st = with
 	}

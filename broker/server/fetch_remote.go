@@ -45,7 +45,7 @@ func (st *fetchStream) subscribe(s *subscription) *remoteSub {
 	if s.remote == nil && !s.ended && !s.paused {
 		s.remote = x.add(&runnelv1.FetchAdd{
 			TopicId: s.source.topic[:], Partition: s.source.number, Offset: s.offset, LeaderEpoch: s.source.epoch,
-			CreditBytes: s.credit, MaxFrameBytes: int32(s.maxFrame), //nolint:gosec // at most maxFrame
+			CreditBytes: s.credit, MaxFrameBytes: int32(s.maxFrame),
 		}, s.Wake)
 	}
 	return s.remote

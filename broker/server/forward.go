@@ -147,10 +147,7 @@ func fromPeer(broker int32, err error) error {
 			return &remoteError{answerOf(st, info)}
 		}
 	}
-	switch st.Code() {
-	case codes.Canceled:
-		return context.Canceled
-	case codes.Unimplemented:
+	if st.Code() == codes.Unimplemented {
 		return fmt.Errorf("%w: broker %d does not know the call", errNotYet, broker)
 	}
 	return &unreachableError{broker: broker, cause: errors.New(st.Message())}

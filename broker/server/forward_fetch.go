@@ -146,24 +146,6 @@ func (s *remoteSub) failure() error {
 	return s.err
 }
 
-// fail ends one subscription from this side, on behalf of a broker that says nothing.
-func (s *remoteSub) fail(err error) {
-	x := s.x
-	x.mu.Lock()
-	done := s.ended
-	if !done {
-		s.ended, s.err = true, err
-		delete(x.mu.subs, s.id)
-		delete(x.mu.credits, s.id)
-		x.mu.control.Remove = append(x.mu.control.Remove, s.id)
-	}
-	x.mu.Unlock()
-	if !done {
-		s.wake()
-		x.tell()
-	}
-}
-
 func (x *fetchProxy) tell() {
 	select {
 	case x.signal <- struct{}{}:

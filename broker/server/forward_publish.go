@@ -80,10 +80,7 @@ func (p *publish) callAt(ctx context.Context, broker int32, sub *runnelv1.Publis
 	resp, err := tell(ctx, l, broker, func(ctx context.Context, cc grpc.ClientConnInterface) (*runnelv1.PublishResponse, error) {
 		return runnelv1.NewProducerClient(cc).Publish(ctx, sub, l.forwardOptions()...)
 	})
-	switch {
-	case errors.Is(err, context.Canceled):
-		return nil, fmt.Errorf("%w: %w", errForwardUnknown, context.Cause(ctx))
-	case err == nil && len(resp.GetResults()) != len(sub.GetRecords()):
+	if err == nil && len(resp.GetResults()) != len(sub.GetRecords()) {
 		return nil, fmt.Errorf("%w: broker %d: %w", errForwardUnknown, broker, errShort)
 	}
 	return resp.GetResults(), err

@@ -19,8 +19,8 @@ import (
 // produceStream is one Produce call. The receiver validates and appends; acknowledgements, which come on sync goroutines, are
 // queued and sent by the handler.
 type produceStream struct {
-	l     *listener
-	grpc  grpc.ServerStream
+	l      *listener
+	grpc   grpc.ServerStream
 	ctx    context.Context //nolint:containedctx // the stream's own
 	cancel context.CancelCauseFunc
 	bytes  *budget

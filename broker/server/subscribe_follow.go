@@ -241,4 +241,3 @@ func (s *subscriber) findMoved() error {
 	}
 	return nil
 }
-
