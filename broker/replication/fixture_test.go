@@ -554,3 +554,33 @@ func logConfig() log.Config {
 	c.MaxBatchBytes, c.SegmentBytes = 16<<20, 256<<20
 	return c
 }
+
+// listenDeaf returns the address of somebody who accepts connections and neither reads nor answers.
+func listenDeaf(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+	return l.Addr().String()
+}

@@ -45,6 +45,7 @@ type followerStream struct {
 		fresh  []*followerSub          // those to ask for
 		gone   []uint32                // those to end
 		acks   []*followerSub          // those with something to acknowledge
+		active bool                    // serve is at work
 	}
 }
 
@@ -189,11 +190,12 @@ func (st *followerStream) run(ctx context.Context) {
 	}
 }
 
-// wanted reports whether there is anything to subscribe.
+// wanted reports whether there is anything to subscribe, so that the stream is to be opened.
 func (st *followerStream) wanted() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.mu.fresh) > 0
+	st.mu.active = len(st.mu.fresh) > 0
+	return st.mu.active
 }
 
 // breakAll tells all subscriptions that the stream broke.
@@ -203,7 +205,7 @@ func (st *followerStream) breakAll() {
 	for _, s := range st.mu.subs {
 		broken = append(broken, s)
 	}
-	st.mu.fresh, st.mu.gone, st.mu.acks = nil, nil, nil
+	st.mu.fresh, st.mu.gone, st.mu.acks, st.mu.active = nil, nil, nil, false
 	alive := broken[:0]
 	for _, s := range broken {
 		if !s.ended {
