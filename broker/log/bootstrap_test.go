@@ -265,3 +265,25 @@ func TestTheEpochOfABatchIsAssignedWhereItBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTheEpochBelowTheLogStartIsKnown: all records of an idle partition have expired under a leader that wrote none. Replicas that have
+// them all ask about the epoch before.
+func TestTheEpochBelowTheLogStartIsKnown(t *testing.T) {
+	e := newEnv(t, testConfig())
+	e.mustAppendIn(1, "a")
+	e.mustAppendIn(2, "b")
+	e.flushAll()
+	must(t, e.l.AssignEpoch(5))
+	must(t, e.l.PublishLogStart(t.Context(), 2))
+	if segs := e.l.Segments(); len(segs) != 1 || segs[0].Base != 2 {
+		t.Fatalf("%+v", segs)
+	}
+	if epoch, end := e.l.EndOffsetForEpoch(4); epoch != 2 || end != 2 {
+		t.Fatalf("epoch %d ends at %d", epoch, end)
+	}
+	st, err := e.l.StartStateAt(2)
+	must(t, err)
+	if want := []EpochStart{{2, 1}, {5, 2}}; !slices.Equal(st.Epochs, want) {
+		t.Fatalf("epochs %v, want %v", st.Epochs, want)
+	}
+}

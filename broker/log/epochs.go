@@ -47,10 +47,11 @@ func (g lineage) before(end int64) lineage {
 	return slices.Clone(g[:n])
 }
 
-// from returns the lineage of the offsets at and above start: what deleting segments leaves. start is the base of the
-// first segment and not the log start, which may lie behind batches that are still in the file.
+// from returns the lineage of the offsets at and above start, and of the one below: what deleting segments leaves. start is the base of
+// the first segment and not the log start, which may lie behind batches that are still in the file. The epoch that ends at start stays
+// because a replica that has everything up to start, and nothing of a later epoch, asks about it.
 func (g lineage) from(start int64) lineage {
-	i := sort.Search(len(g), func(i int) bool { return g[i].Start > start })
+	i := sort.Search(len(g), func(i int) bool { return g[i].Start >= start })
 	return slices.Clone(g[max(0, i-1):])
 }
 

@@ -96,3 +96,35 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// FuzzAppendAsFollower: whatever a leader sends, the log takes whole batches that follow each other, says how many, and can be read.
+func FuzzAppendAsFollower(f *testing.F) {
+	f.Add(stamped(f, 0, 2, 1, 1, 2))
+	f.Add(stamped(f, 0, 1, 4, 3))
+	f.Add(stamped(f, 0, 1, 4)[:40])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = bytes.Clone(b)
+		for rest := b; len(rest) > 0; { // or the checksum would refuse nearly all of them
+			batch, more, err := record.NextFrame(rest)
+			if err != nil {
+				break
+			}
+			h, _ := record.ParseHeader(batch)
+			record.SetProducerOn(batch, h.ProducerID, h.ProducerEpoch, h.BaseSequence)
+			rest = more
+		}
+		e := newEnv(t, testConfig())
+		n, err := e.l.AppendAsFollower(bytes.Clone(b))
+		if n < 0 || n > len(b) || (err == nil) != (n == len(b)) || int64(n) != e.l.Size() {
+			t.Fatalf("%d of %d bytes, size %d, %v", n, len(b), e.l.Size(), err)
+		}
+		if n == 0 {
+			return
+		}
+		must(t, e.host.round(e.l))
+		got, err := readAll(e.l, 0, e.l.End())
+		if err != nil || !bytes.Equal(got, b[:n]) {
+			t.Fatalf("%d bytes are read of %d: %v", len(got), n, err)
+		}
+	})
+}

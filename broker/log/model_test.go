@@ -26,6 +26,9 @@ type simpleLog struct {
 	flushed   int64
 	journaled int64 // flushed as a crash would find it
 	epoch     int32
+	wanted    int64 // journaled log start
+	adopted   int32
+	durable   int32 // adopted, as a crash finds it at least
 }
 
 type machine struct {
@@ -126,6 +129,7 @@ func (s *machine) Round(t *rapid.T) {
 	s.e.t = t
 	must(t, s.e.host.round(s.e.l))
 	s.m.flushed, s.m.journaled = s.m.end, s.m.end
+	s.m.durable = s.m.adopted
 	if f := s.e.l.Flushed(); f != s.m.flushed {
 		t.Fatalf("flushed %d, want %d", f, s.m.flushed)
 	}
@@ -240,6 +244,102 @@ func (s *machine) Crash(t *rapid.T) {
 	}
 	s.m.flushed = end
 	s.m.epoch++ // a restarted broker leads in a new epoch
+	if a := s.e.l.Adopted(); a < s.m.durable || a > s.m.adopted {
+		t.Fatalf("adopted epoch %d, durable was %d, in memory %d", a, s.m.durable, s.m.adopted)
+	}
+	s.m.adopted, s.m.durable = s.e.l.Adopted(), s.e.l.Adopted()
+}
+
+// base returns the base of the batch that holds offset, or offset.
+func (m *simpleLog) base(offset int64) int64 {
+	for _, b := range m.batches {
+		if b.base <= offset && offset < b.next {
+			return b.base
+		}
+	}
+	return offset
+}
+
+func (s *machine) JournalStart(t *rapid.T) {
+	limit := min(s.e.l.HighWatermark(), s.m.flushed)
+	if limit < s.m.start {
+		t.Skip("nothing is committed")
+	}
+	to := rapid.Int64Range(s.m.start, limit).Draw(t, "to")
+	must(t, s.e.l.JournalLogStart(context.Background(), to))
+	s.m.wanted = max(s.m.wanted, to)
+}
+
+func (s *machine) PublishStart(t *rapid.T) {
+	to := rapid.Int64Range(s.m.start, s.e.l.HighWatermark()).Draw(t, "to")
+	must(t, s.e.l.PublishLogStart(context.Background(), to))
+	s.m.start = to
+}
+
+func (s *machine) Adopt(t *rapid.T) {
+	s.m.adopted += rapid.Int32Range(1, 3).Draw(t, "epochs")
+	s.e.l.AdoptEpoch(s.m.adopted)
+}
+
+// Follow appends several batches of another leader at once.
+func (s *machine) Follow(t *rapid.T) {
+	s.e.t = t
+	var all []byte
+	for range rapid.IntRange(1, 6).Draw(t, "batches") {
+		n := rapid.IntRange(1, 4).Draw(t, "records")
+		p := noProducer
+		if id := int64(rapid.IntRange(-1, 2).Draw(t, "producer")); id >= 0 {
+			p = producerTag{id: id, seq: s.nextSeq(id)}
+		}
+		s.m.epoch += int32(rapid.IntRange(0, 1).Draw(t, "epoch"))
+		s.serial++
+		ts := s.e.clk.Now().UnixMilli()
+		b := batch(t, n, ts, p, fmt.Sprint("v", s.serial))
+		record.Stamp(b, s.m.end, s.m.epoch)
+		s.m.batches = append(s.m.batches, modelBatch{base: s.m.end, next: s.m.end + int64(n), bytes: b})
+		s.m.ts = append(s.m.ts, ts)
+		s.m.end += int64(n)
+		all = append(all, b...)
+	}
+	if n, err := s.e.l.AppendAsFollower(all); err != nil || n != len(all) {
+		t.Fatalf("%d of %d bytes: %v", n, len(all), err)
+	}
+	s.e.clk.Advance(time.Second)
+}
+
+// StartState compares what a new replica would get with the batches that are left.
+func (s *machine) StartState(t *rapid.T) {
+	limit := min(s.e.l.HighWatermark(), s.m.flushed)
+	if limit < s.m.start {
+		t.Skip("nothing is committed")
+	}
+	at := rapid.Int64Range(s.m.start, limit).Draw(t, "at")
+	st, err := s.e.l.StartStateAt(at)
+	must(t, err)
+	if st.Offset != s.m.base(at) {
+		t.Fatalf("state at %d for %d, want %d", st.Offset, at, s.m.base(at))
+	}
+	last := map[int64]record.Header{}
+	epoch := int32(-1)
+	for _, b := range s.m.batches {
+		if b.base < st.Offset {
+			h := header(t, b.bytes)
+			last[h.ProducerID], epoch = h, h.LeaderEpoch
+		}
+	}
+	for id := range int64(3) {
+		i := slices.IndexFunc(st.Producers, func(p ProducerState) bool { return p.ProducerID == id })
+		h, want := last[id]
+		if want && (i < 0 || st.Producers[i].Batches[len(st.Producers[i].Batches)-1].Base != h.BaseOffset) {
+			t.Fatalf("state at %d: producer %d wrote at %d: %+v", st.Offset, id, h.BaseOffset, st.Producers)
+		}
+		if !want && i >= 0 && st.Producers[i].Batches[0].Base >= s.m.start {
+			t.Fatalf("state at %d: producer %d has not written: %+v", st.Offset, id, st.Producers)
+		}
+	}
+	if got, known := lineage(st.Epochs).at(st.Offset - 1); epoch >= 0 && (!known || got != epoch) {
+		t.Fatalf("state at %d: the epoch below is %d (%v), want %d", st.Offset, got, st.Epochs, epoch)
+	}
 }
 
 // Check compares everything that can be seen.
@@ -247,6 +347,15 @@ func (s *machine) Check(t *rapid.T) {
 	o := s.e.l.Offsets()
 	if o.End != s.m.end || o.LogStart != s.m.start || o.Flushed != s.m.flushed {
 		t.Fatalf("offsets %+v, model start %d flushed %d end %d", o, s.m.start, s.m.flushed, s.m.end)
+	}
+	if w := max(s.m.wanted, s.m.start); s.e.l.JournaledLogStart() != w {
+		t.Fatalf("journaled log start %d, want %d", s.e.l.JournaledLogStart(), w)
+	}
+	if s.e.l.Adopted() != s.m.adopted || s.e.l.AdoptedDurable() != s.m.durable {
+		t.Fatalf("adopted %d, durable %d, want %d, %d", s.e.l.Adopted(), s.e.l.AdoptedDurable(), s.m.adopted, s.m.durable)
+	}
+	if got, want := s.e.l.ReplicaStart(), s.m.base(s.m.start); got != want {
+		t.Fatalf("replicas begin at %d, want %d: the log start is %d", got, want, s.m.start)
 	}
 	if o.HighWatermark > o.Flushed || o.HighWatermark < o.LogStart {
 		t.Fatalf("high watermark: %+v", o)
@@ -328,7 +437,8 @@ func TestLogAgainstModel(t *testing.T) {
 		}()
 		t.Repeat(map[string]func(*rapid.T){
 			"append": s.Append, "append again": s.Append, "append more": s.Append, "duplicate": s.Duplicate, "round": s.Round, "roll": s.Roll,
-			"epoch": s.NewEpoch, "truncate": s.Truncate, "delete records": s.DeleteRecords, "retain": s.RetainBytes,
+			"epoch": s.NewEpoch, "truncate": s.Truncate, "delete records": s.DeleteRecords,
+			"journal start": s.JournalStart, "publish start": s.PublishStart, "adopt": s.Adopt, "follow": s.Follow, "start state": s.StartState, "retain": s.RetainBytes,
 			"close": s.CloseAndOpen, "crash": s.Crash, "": s.Check,
 		})
 	})
