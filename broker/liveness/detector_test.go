@@ -323,3 +323,33 @@ func TestWhoIsNotRegisteredHasNoSay(t *testing.T) {
 	run(d, 0, time.Second, beat(3, 2), beat(4, 2))
 	wantSuspects(t, d, time.Second, []int32{2}, nil)
 }
+
+// TestAnOldStatementIsNoWitness: a broker that may be silent for longer, for it was suspected in vain, is a witness by its fresh beats only.
+func TestAnOldStatementIsNoWitness(t *testing.T) {
+	d := single(4)
+	run(d, 0, 600*ms, beat(2), beat(4))
+	wantSuspects(t, d, 600*ms, []int32{3}, nil)
+	run(d, 600*ms, 1200*ms, beat(3, 2), beat(4)) // 3 is back, 2 falls silent
+	wantSuspects(t, d, 1200*ms, []int32{2}, []int32{2})
+	run(d, 1200*ms, 1800*ms, beat(4))
+	wantSuspects(t, d, 1800*ms, []int32{2}, nil)
+}
+
+// TestALateTimerForgetsWhatWasBefore: refusals, hanging disks and what others thought are of before the pause.
+func TestALateTimerForgetsWhatWasBefore(t *testing.T) {
+	d := single(4)
+	run(d, 0, time.Second, beat(2), beat(3), beat(4, 2, 3))
+	d.Broken(time.Second, 2)
+	d.Refused(time.Second, 2)
+	hung := beat(3)
+	hung.SyncAge = time.Minute
+	d.Beat(time.Second, hung)
+	wantSuspects(t, d, time.Second, []int32{2, 3}, []int32{2, 3})
+	now := 9 * time.Second
+	wantSuspects(t, d, now, nil, nil)
+	d.Refused(now, 2)
+	wantSuspects(t, d, now, []int32{2}, nil)
+	d.Beat(now, beat(4, 2))
+	d.Beat(now, beat(3))
+	wantSuspects(t, d, now, []int32{2}, []int32{2})
+}
