@@ -113,14 +113,14 @@ func (n *node) host(p LeaderPartition, number int32) {
 // replicationServer is what the server does around the service.
 type replicationServer struct {
 	runnelv1.UnimplementedReplicationServer
-	*node
+	node    *node
 	service *Service
 }
 
 func (s replicationServer) Replicate(g grpc.BidiStreamingServer[runnelv1.ReplicateRequest, runnelv1.ReplicateResponse]) error {
-	s.mu.Lock()
-	s.streams++
-	s.mu.Unlock()
+	s.node.mu.Lock()
+	s.node.streams++
+	s.node.mu.Unlock()
 	return s.service.Replicate(g)
 }
 
