@@ -30,7 +30,10 @@ func (p *proc) reg() metadata.RegRef {
 }
 
 // looked is what a registration looks at before it is written.
-type looked struct{ storage, broker metadata.KV }
+type looked struct {
+	storage, broker metadata.KV
+	lease           int64
+}
 
 // register announces the broker, the first time and after a lapse, as metadata.Registration does.
 func (p *proc) register() {
@@ -43,7 +46,12 @@ func (p *proc) register() {
 		p.later(p.between(100*time.Millisecond, 500*time.Millisecond), p.register)
 	}
 	get(p, func() looked {
-		return looked{p.etcd.get(p.build.Prefix() + fmt.Sprintf("storage/%d", p.node.id)), p.etcd.get(p.build.BrokerKey(p.node.id))}
+		key := p.build.BrokerKey(p.node.id)
+		l := looked{storage: p.etcd.get(p.build.Prefix() + fmt.Sprintf("storage/%d", p.node.id)), broker: p.etcd.get(key)}
+		if l.broker.Revision > 0 {
+			l.lease = p.etcd.keys[key].lease
+		}
+		return l
 	}, func(l looked) {
 		if p.epoch > 0 && l.storage.Revision > 0 && p.decode(l.storage).Storages[0].EligibleEpoch > p.epoch {
 			p.superseded()
@@ -53,6 +61,7 @@ func (p *proc) register() {
 			live := p.decode(l.broker).Brokers[0]
 			switch {
 			case live.BootID == p.boot:
+				p.lease = l.lease
 				p.adopt(live.Epoch)
 				return
 			case p.epoch > 0:
@@ -70,11 +79,11 @@ func (p *proc) register() {
 				again()
 				return
 			}
-			p.lease = id
 			tx, err := p.build.Register(l.broker.Revision, p.info(), p.boot, id)
 			p.must(err)
 			p.commit(tx, requestTimeout, func(out metadata.Outcome, ok bool) {
 				if ok && out.Applied {
+					p.lease = id
 					p.adopt(out.Revision)
 					return
 				}

@@ -29,7 +29,14 @@ const (
 	invProducerState   = "a producer that was acknowledged is known to every later leader"
 	invHistory         = "acknowledged records are read, once, in order, where they were acknowledged"
 	invConverges       = "after healing everything is in sync and writable again"
+	invSettles         = "records do not change for ever without a cause"
 	invMachinePanicked = "no part of a broker panics"
+)
+
+// A partition's record may change so often in a window of time: far more often than faults come.
+const (
+	changeWindow = 10 * time.Second
+	maxChanges   = 150
 )
 
 // violation ends a run.
@@ -66,6 +73,8 @@ type ledger struct {
 	batches  []committed
 	end      int64
 	ackedEnd int64
+	// reached is how far the leaders of each epoch have committed.
+	reached map[int32]int64
 	// ackedEpoch is the newest epoch in which anything was acknowledged, or told as the latest offset, and latest the highest of those.
 	ackedEpoch int32
 	latest     int64
@@ -78,6 +87,9 @@ type ledger struct {
 	wholeSince time.Duration
 	// forced: somebody has had a leader elected that need not have everything. Nothing is promised about the records from then on.
 	forced bool
+	// changes is how often the record changed since the beginning of a window of time.
+	changes     int
+	changesFrom time.Duration
 }
 
 // committed is one batch below the high watermark of some replica.
@@ -175,6 +187,9 @@ func (c *checker) highWatermark(pt *part, before, after int64) {
 		c.fail(invHWForward, "%s: from %d to %d", pt.name(), before, after)
 	}
 	c.compare(pt, max(before, pt.held.ReplicaStart()), after, true)
+	if l := c.ledgers[pt.index]; pt.status.Leading {
+		l.reached[pt.status.Epoch] = max(l.reached[pt.status.Epoch], after)
+	}
 }
 
 // opened: a log came back from the disk.
@@ -203,20 +218,54 @@ func (c *checker) leads(pt *part) {
 	if l.forced {
 		return
 	}
-	if end := pt.held.End(); end < l.end {
-		c.fail(invLeaderHasAll, "%s leads epoch %d and ends at %d, committed is %d, acknowledged %d", pt.name(), epoch, end, l.end, l.ackedEnd)
+	// Somebody who learns late that it leads need not have what was committed in later epochs meanwhile.
+	must := l.before(epoch)
+	if end := pt.held.End(); end < must {
+		c.fail(invLeaderHasAll, "%s leads epoch %d and ends at %d, committed before was %d, acknowledged %d", pt.name(), epoch, end, must, l.ackedEnd)
 	}
-	c.compare(pt, pt.held.ReplicaStart(), l.end, false)
-	if start := pt.held.JournaledLogStart(); start < l.published || pt.held.LogStart() > l.asked {
+	c.compare(pt, pt.held.ReplicaStart(), must, false)
+	if start := pt.held.JournaledLogStart(); l.record.LeaderEpoch == epoch && start < l.published || pt.held.LogStart() > l.asked {
 		c.fail(invLogStart, "%s leads epoch %d and begins at %d (%d), published was %d, asked for %d", pt.name(), epoch, pt.held.LogStart(), start,
 			l.published, l.asked)
 	}
 }
 
-// truncated: a replica was cut; it ended at end before, with that high watermark.
-func (c *checker) truncated(pt *part, hw int64) {
-	if now := pt.held.End(); now < hw && !c.ledgers[pt.index].forced {
+// before returns how far the leaders of the epochs before have committed.
+func (l *ledger) before(epoch int32) int64 {
+	must := int64(0)
+	for e, end := range l.reached {
+		if e < epoch {
+			must = max(must, end)
+		}
+	}
+	return must
+}
+
+// cutting looks at the batch at which a replica is about to be cut.
+func (c *checker) cutting(pt *part, to int64) (b committed) {
+	r, err := pt.held.ReadReplicaRange(to, 1)
+	if err != nil || r.Len == 0 {
+		return committed{base: -1}
+	}
+	defer r.Release()
+	buf := make([]byte, r.Len)
+	if err := r.ReadInto(buf); err != nil {
+		return committed{base: -1}
+	}
+	return committed{base: r.First, next: r.Next, hash: crc32.Checksum(buf, castagnoli)}
+}
+
+// truncated: a replica was cut at a batch. Neither what it knew to be committed may go, nor what had been committed in earlier epochs.
+func (c *checker) truncated(pt *part, hw int64, cut committed) {
+	l := c.ledgers[pt.index]
+	if l.forced {
+		return
+	}
+	if now := pt.held.End(); now < hw {
 		c.fail(invNoCommittedCut, "%s is cut to %d, its high watermark was %d", pt.name(), now, hw)
+	}
+	if i, found := l.at(cut.base); found && l.batches[i].hash == cut.hash && cut.next <= l.before(pt.status.Epoch) {
+		c.fail(invNoCommittedCut, "%s is cut to %d in epoch %d, up to %d was committed before", pt.name(), pt.held.End(), pt.status.Epoch, cut.next)
 	}
 }
 
@@ -260,17 +309,32 @@ func (c *checker) acked(pt *part, w *waiting) {
 	if !found || l.batches[i].crc != h.CRC {
 		c.fail(invIdentical, "%s acknowledges a batch at %d which is not what was committed there", pt.name(), w.base)
 	}
-	disks := 0
-	for _, n := range c.nodes {
-		if n.durable[pt.ref] >= w.end {
+	c.ackedDurable(pt, l, w)
+	l.ackedEnd = max(l.ackedEnd, w.end)
+	c.told(l, pt.status.Epoch, w.end)
+}
+
+// ackedDurable: what is acknowledged is on the disks of as many members of the in-sync set as the minimum asks for, those aside whose loss the
+// leader could not know of yet.
+func (c *checker) ackedDurable(pt *part, l *ledger, w *waiting) {
+	if w.duplicate {
+		return // of what may have been committed long ago
+	}
+	disks, unknown := 0, 0
+	for _, m := range l.record.ISR {
+		if !c.lost[m.LogID] && c.nodes[m.BrokerID].durable[pt.ref] >= w.end {
 			disks++
 		}
 	}
-	if need := min(pt.status.MinISR, len(pt.record.Replicas)); disks+l.losses < need {
-		c.fail(invAckedDurable, "%s acknowledges up to %d, which is on %d disks, %d needed", pt.name(), w.end, disks, need)
+	for _, m := range pt.status.ISR {
+		if c.lost[m.LogID] {
+			unknown++
+		}
 	}
-	l.ackedEnd = max(l.ackedEnd, w.end)
-	c.told(l, pt.status.Epoch, w.end)
+	if disks+unknown < pt.status.MinISR {
+		c.fail(invAckedDurable, "%s acknowledges up to %d, which is on %d disks of the members %s, %d needed", pt.name(), w.end, disks, members(l.record.ISR),
+			pt.status.MinISR)
+	}
 }
 
 // told: a client was told of an offset under an epoch.
@@ -298,6 +362,12 @@ func (c *checker) partitionChanged(l *ledger, p *metadata.Partition) {
 		p.Replicas)
 	if old == nil {
 		return
+	}
+	if c.now-l.changesFrom > changeWindow {
+		l.changes, l.changesFrom = 0, c.now
+	}
+	if l.changes++; l.changes > maxChanges {
+		c.fail(invSettles, "%s changed %d times in %s", c.name(l.ref), l.changes, c.now-l.changesFrom)
 	}
 	switch {
 	case p.LeaderEpoch < old.LeaderEpoch:

@@ -36,6 +36,7 @@ type producer struct {
 	// it arrives in order.
 	round   int
 	arrived time.Duration
+	epoch   int32 // the newest that it was told of
 	backOff bool
 	anyAck  bool
 	stopped bool
@@ -50,7 +51,7 @@ const (
 )
 
 func (w *world) newProducer(index int, lane int32, idempotent bool) *producer {
-	p := &producer{world: w, index: index, lane: lane, idempotent: idempotent, id: -1, places: map[uint64]int{}}
+	p := &producer{world: w, index: index, lane: lane, idempotent: idempotent, id: -1, epoch: -1, places: map[uint64]int{}}
 	if idempotent {
 		p.id = int64(lane) + 1000
 	}
@@ -112,6 +113,9 @@ func (p *producer) send(s *sent) {
 		p.answered(s, round, r)
 	}
 	epoch := int32(-1)
+	if p.chance(0.3) {
+		epoch = p.epoch
+	}
 	p.arrived = max(p.arrived, p.now+p.between(50*time.Microsecond, 800*time.Microsecond))
 	p.net.client(p.nodes[p.leader], p.arrived-p.now, func(b *proc) {
 		pt := b.parts[p.index]
@@ -119,9 +123,6 @@ func (p *producer) send(s *sent) {
 		if pt == nil || pt.held.Log == nil {
 			reply(produced{err: errNotLeader})
 			return
-		}
-		if p.chance(0.3) {
-			epoch = pt.status.Epoch
 		}
 		pt.produce(s.batch, epoch, s.relaxed, reply)
 	})
@@ -132,6 +133,7 @@ func (p *producer) answered(s *sent, round int, r produced) {
 	if s.done || p.idempotent && round != p.round {
 		return // of a connection that was given up
 	}
+	p.epoch = max(p.epoch, r.epoch)
 	if r.err == nil {
 		p.finish(s, history.Acked, r.base)
 		return

@@ -13,7 +13,11 @@ type control struct {
 	tenure metadata.Tenure
 	// wait is the revision that the cache has to show before the next decision.
 	wait int64
+	// balance is when leaders are to be balanced next.
+	balance time.Duration
 }
+
+const balanceInterval = 5 * time.Second
 
 // controls reports whether a process holds the controller key now.
 func (e *etcd) controls(p *proc) bool {
@@ -40,7 +44,11 @@ func (p *proc) act() {
 		return
 	}
 	c.tenure = metadata.Tenure{BrokerID: now.BrokerID, BrokerEpoch: now.BrokerEpoch, Epoch: now.Epoch}
-	plan := controller.Decide(s, nil, controller.Input{Self: p.node.id, Health: controller.HealthOf(p.view)})
+	in := controller.Input{Self: p.node.id, Health: controller.HealthOf(p.view)}
+	if in.Balance = p.now >= c.balance; in.Balance {
+		c.balance = p.now + balanceInterval
+	}
+	plan := controller.Decide(s, nil, in)
 	if plan.Empty() {
 		return
 	}

@@ -13,8 +13,8 @@ type knobs struct {
 
 // class is what may happen in a run, beside what always may.
 type class struct {
-	losses, reassigns, unclean bool
-	gap                        time.Duration
+	losses, reassigns, unclean, rollbacks bool
+	gap                                   time.Duration
 }
 
 // choose draws the kind of run.
@@ -28,7 +28,7 @@ func (w *world) choose() {
 	k.watchLag = pick(w.sched, []float64{0, 0.05, 0.3})
 	k.produceGap = pick(w.sched, []time.Duration{30 * time.Millisecond, 80 * time.Millisecond, 200 * time.Millisecond})
 	w.class = class{
-		losses: w.chance(0.6), reassigns: w.chance(0.4), unclean: w.chance(0.04),
+		losses: w.chance(0.6), reassigns: w.chance(0.4), unclean: w.chance(0.04), rollbacks: w.chance(0.04),
 		gap: pick(w.sched, []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, 2500 * time.Millisecond}),
 	}
 	w.tracef("knobs %+v class %+v", *k, w.class)
@@ -37,9 +37,10 @@ func (w *world) choose() {
 // faults makes things go wrong.
 type faults struct {
 	*world
-	over bool
-	menu []fault
-	sum  int
+	// calmed: nothing new happens by chance; over: nothing at all.
+	calmed, over bool
+	menu         []fault
+	sum          int
 }
 
 type fault struct {
@@ -70,6 +71,7 @@ func newFaults(w *world) *faults {
 		{5, f.deleteRecords},
 		{6, f.loseDisk},
 		{6, f.loseLog},
+		{6, f.rollBack},
 		{4, f.reassign},
 		{2, f.drain},
 		{3, f.forceLeader},
@@ -89,7 +91,7 @@ func (f *faults) watch() {
 }
 
 func (f *faults) next() {
-	if f.over {
+	if f.calmed {
 		return
 	}
 	n := f.rng.IntN(f.sum)
@@ -134,13 +136,17 @@ func (f *faults) unseat() {
 	if f.over {
 		return
 	}
+	f.calm()
 	f.etcd.downUntil = min(f.etcd.downUntil, f.now)
-	n := f.leader()
-	if n.proc != nil {
-		n.crash(f.chance(0.5))
-		f.after(f.between(7*time.Second, 9*time.Second), n.start)
+	for _, n := range f.nodes {
+		n.start()
 	}
-	f.after(10*time.Second, f.unseat)
+	n := f.leader()
+	if n.proc != nil && f.unwell() == "" {
+		n.crash(f.chance(0.5))
+		f.after(5500*time.Millisecond, n.start)
+	}
+	f.after(6*time.Second, f.unseat)
 }
 
 func (f *faults) killLeader() { f.kill(f.leader(), nil) }
@@ -293,6 +299,14 @@ func (f *faults) clockStep() {
 func (f *faults) heal() {
 	f.over = true
 	f.tracef("heal")
+	f.calm()
+	f.etcd.downUntil = min(f.etcd.downUntil, f.now+time.Second)
+	f.revive()
+}
+
+// calm ends the faults that are in force.
+func (f *faults) calm() {
+	f.calmed = true
 	gap := f.knobs.produceGap
 	f.knobs = knobs{produceGap: max(gap, 100*time.Millisecond)}
 	for _, n := range f.nodes {
@@ -302,8 +316,6 @@ func (f *faults) heal() {
 		}
 		n.resume()
 	}
-	f.etcd.downUntil = min(f.etcd.downUntil, f.now+time.Second)
-	f.revive()
 }
 
 // revive starts what does not run, and takes back what an administrator did for the time of the faults.

@@ -27,7 +27,7 @@ func (pt *part) subscribe(e *replica.Effect) {
 		return
 	}
 	st := pt.newStream(leader.proc, pt.proc)
-	pt.stream = st
+	pt.stream, st.peerEpoch = st, pt.epoch
 	st.onBreak[toFollower] = func() {
 		if pt.stream == st {
 			pt.stream = nil
@@ -39,7 +39,9 @@ func (pt *part) subscribe(e *replica.Effect) {
 			other.accept(pt, session, st, ev)
 			return
 		}
-		st.send(toFollower, func() { pt.fromLeader(st, replica.Event{Kind: replica.EventRefused, Session: session, Reason: replica.ReasonNotLeader}, nil) })
+		st.send(toFollower, func() {
+			pt.fromLeader(st, replica.Event{Kind: replica.EventRefused, Session: session, Reason: replica.ReasonNotLeader}, nil)
+		})
 	})
 }
 
@@ -70,7 +72,7 @@ func (pt *part) ack(e *replica.Effect) {
 	if st == nil || pt.session != e.Session {
 		return
 	}
-	ev := replica.Event{Kind: replica.EventAck, Epoch: e.Epoch, PeerEpoch: pt.epoch, Offset: e.Offset, LogStart: e.LogStart}
+	ev := replica.Event{Kind: replica.EventAck, Epoch: e.Epoch, Peer: pt.self(), PeerEpoch: st.peerEpoch, Offset: e.Offset, LogStart: e.LogStart}
 	pt.check.sendsAck(pt, e.Offset)
 	leader := st.ends[toLeader]
 	st.send(toLeader, func() {
@@ -78,12 +80,7 @@ func (pt *part) ack(e *replica.Effect) {
 		if other == nil {
 			return
 		}
-		for _, s := range other.subs {
-			if s.stream == st {
-				ev.Session, ev.PeerEpoch = s.session, s.epoch
-				other.step(ev)
-				return
-			}
-		}
+		ev.Session = st.session
+		other.step(ev)
 	})
 }

@@ -192,6 +192,7 @@ func (pt *part) accept(follower *part, theirs replica.Session, st *stream, ev re
 	pt.lastSession++
 	s := &sub{session: pt.lastSession, follower: follower, theirs: theirs, epoch: ev.PeerEpoch, stream: st, hw: -1, wanted: -1, published: -1}
 	pt.subs = append(pt.subs, s)
+	st.session = s.session
 	st.onBreak[toLeader] = func() { pt.gone(s) }
 	ev.Kind, ev.Session, ev.PeerSession = replica.EventSubscribe, s.session, theirs
 	pt.step(ev)

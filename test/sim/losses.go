@@ -2,13 +2,38 @@ package sim
 
 import (
 	"context"
+	"maps"
 	"strings"
+	"time"
 
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/segment"
 	"runnel.dev/runnel/internal/ids"
 )
+
+// rollBack gives a broker its disk back as it was some time ago, under the same identities. Nothing is promised then, except that whoever notices
+// says so, and that all comes to rest in the end.
+func (f *faults) rollBack() {
+	n := f.node()
+	if !f.class.rollbacks || n.proc == nil {
+		return
+	}
+	past := disk{fs: n.disk.fs.StrictCrashClone(), storage: n.disk.storage, journal: &journal{durable: maps.Clone(n.disk.journal.durable)}}
+	f.after(f.between(200*time.Millisecond, 2*time.Second), func() {
+		if f.calmed || n.disk.storage != past.storage {
+			return
+		}
+		f.kill(n, func() {
+			f.tracef("disk of %d is rolled back", n.id)
+			n.disk = &past
+			refs, _ := n.logs()
+			for _, ref := range refs {
+				f.check.ledger(ref).forced = true
+			}
+		})
+	})
+}
 
 // logs are the logs on a machine's disk.
 func (n *node) logs() (refs []metadata.PartitionRef, logIDs []ids.LogID) {
@@ -187,4 +212,3 @@ func (f *faults) deleteRecords() {
 		}
 	}
 }
-

@@ -1,6 +1,10 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"runnel.dev/runnel/broker/replica"
+)
 
 // network connects brokers. Clients reach every broker that lives.
 type network struct {
@@ -67,6 +71,9 @@ type stream struct {
 	broken  bool
 	told    [2]bool
 	onBreak [2]func()
+	// What the subscription was made with: its number at the leader, and the follower's registration.
+	session   replica.Session
+	peerEpoch int64
 }
 
 func (w *world) newStream(leader, follower *proc) *stream {

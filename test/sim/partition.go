@@ -367,11 +367,11 @@ func (pt *part) publishRole() {
 }
 
 func (pt *part) truncate(to int64) {
-	end, hw := pt.held.End(), pt.held.HighWatermark()
+	end, hw, cut := pt.held.End(), pt.held.HighWatermark(), pt.check.cutting(pt, to)
 	err := pt.held.Truncate(context.Background(), to)
 	if err == nil && pt.held.End() < end {
 		pt.cov.hit(Truncations)
-		pt.check.truncated(pt, hw)
+		pt.check.truncated(pt, hw, cut)
 	}
 	pt.node.durable[pt.ref] = min(pt.node.durable[pt.ref], pt.held.End())
 	pt.tracef("%s truncated to %d: %d -> %d err %v", pt.name(), to, end, pt.held.End(), err)

@@ -162,7 +162,7 @@ func (w *world) newTopic(name string, brokers int) {
 	for p := range t.Partitions {
 		ref := metadata.PartitionRef{TopicID: t.ID, Partition: p}
 		w.refs = append(w.refs, ref)
-		w.check.ledgers = append(w.check.ledgers, &ledger{ref: ref, min: int(minISR), leaders: map[int32]incarnation{}, wholeSince: -1})
+		w.check.ledgers = append(w.check.ledgers, &ledger{ref: ref, min: int(minISR), leaders: map[int32]incarnation{}, reached: map[int32]int64{}, wholeSince: -1})
 	}
 }
 
