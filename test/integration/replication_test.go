@@ -1,0 +1,205 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"runnel.dev/runnel/broker/config"
+	"runnel.dev/runnel/client"
+	"runnel.dev/runnel/internal/testcluster"
+)
+
+// startBrokers starts several brokers with short time-outs in the shared etcd.
+func startBrokers(t *testing.T, n int) *testcluster.Cluster {
+	t.Helper()
+	return testcluster.New(t, testcluster.Options{Etcd: shared, Brokers: n, Configure: func(c *config.Config) {
+		c.Etcd.LeaseTTL = config.Duration(2_000_000_000)
+		c.Replication.LagTimeout = config.Duration(1_000_000_000)
+	}})
+}
+
+func createReplicated(t *testing.T, cl *client.Client, name string, partitions, replicas int32) client.Topic {
+	t.Helper()
+	topic, err := cl.Admin().CreateTopic(bounded(t), client.TopicSpec{Name: name, Partitions: partitions, Replicas: replicas})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topic
+}
+
+// inSync waits until every partition of a topic has n members in sync, and a leader.
+func inSync(t *testing.T, cl *client.Client, topic string, n int) []client.PartitionInfo {
+	t.Helper()
+	var infos []client.PartitionInfo
+	testcluster.Eventually(t, func() error {
+		infos = partitions(t, cl, topic)
+		for _, p := range infos {
+			if len(p.ISR) != n || p.Leader < 0 {
+				return fmt.Errorf("partition %d: leader %d, in sync %d, want %d members", p.Partition, p.Leader, p.ISR, n)
+			}
+		}
+		return nil
+	})
+	return infos
+}
+
+func TestThreeReplicas(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 3, 3)
+	infos := inSync(t, cl, "t", 3)
+	leaders := map[int32]bool{}
+	for _, p := range infos {
+		leaders[p.Leader] = true
+	}
+	if len(leaders) != 3 {
+		t.Errorf("three partitions are led by %d brokers", len(leaders))
+	}
+	for p := range int32(3) {
+		produce(t, cl, "t", p, values(20)...)
+	}
+	for p := range int32(3) {
+		if got := texts(read(t, cl, client.Earliest, tp("t", p))); !slices.Equal(got, values(20)) {
+			t.Errorf("partition %d: %q", p, got)
+		}
+	}
+}
+
+// Nothing that was acknowledged is lost, nothing is there twice, and nobody is told of an error, whichever way the leaders go.
+func TestLeadersGoUnderLoad(t *testing.T) {
+	for name, end := range map[string]func(*testcluster.Broker){
+		"stopped": (*testcluster.Broker).Stop,
+		"killed":  (*testcluster.Broker).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := startBrokers(t, 3)
+			cl := c.Client()
+			createReplicated(t, cl, "t", 3, 3)
+			inSync(t, cl, "t", 3)
+			l := startLoad(t, cl, "t", 3)
+			l.goesOn(200)
+			for id := range int32(3) {
+				b := c.Broker(id + 1)
+				end(b)
+				l.goesOn(200)
+				b.Start()
+				inSync(t, cl, "t", 3)
+				l.goesOn(200)
+			}
+			l.check()
+		})
+	}
+}
+
+// A broker that lost its disk while it was away copies everything again, and counts only then.
+func TestAnEmptiedBrokerReplicatesAgain(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 2, 3)
+	inSync(t, cl, "t", 3)
+	for p := range int32(2) {
+		produce(t, cl, "t", p, values(50)...)
+	}
+	lost := c.Broker(2)
+	lost.Kill()
+	if err := os.RemoveAll(lost.DataDir()); err != nil {
+		t.Fatal(err)
+	}
+	lost.Start()
+	inSync(t, cl, "t", 3)
+	// The others go, and what the new disk has is all that there is.
+	c.Broker(1).Stop()
+	inSync(t, cl, "t", 2)
+	for p := range int32(2) {
+		if got := texts(read(t, cl, client.Earliest, tp("t", p))); !slices.Equal(got, values(50)) {
+			t.Errorf("partition %d: %d records", p, len(got))
+		}
+	}
+}
+
+func TestDeleteRecordsReachesAllReplicas(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 1, 3)
+	led := inSync(t, cl, "t", 3)[0].Leader
+	produce(t, cl, "t", 0, values(10)...)
+	if _, err := cl.Admin().DeleteRecords(bounded(t), "t", map[int32]int64{0: 6}); err != nil {
+		t.Fatal(err)
+	}
+	c.Broker(led).Stop()
+	inSync(t, cl, "t", 2)
+	if got := texts(read(t, cl, client.Earliest, tp("t", 0))); !slices.Equal(got, values(10)[6:]) {
+		t.Errorf("the next leader has %q", got)
+	}
+	// A replica that was away while its place was deleted begins anew.
+	c.Broker(led).Start()
+	inSync(t, cl, "t", 3)
+	away := c.Broker(led)
+	away.Stop()
+	inSync(t, cl, "t", 2)
+	produce(t, cl, "t", 0, values(5)...)
+	if _, err := cl.Admin().DeleteRecords(bounded(t), "t", map[int32]int64{0: 13}); err != nil {
+		t.Fatal(err)
+	}
+	away.Start()
+	inSync(t, cl, "t", 3)
+}
+
+// Two of three replicas are away: produce is refused, and comes back by itself with one of them.
+func TestProduceBelowTheMinimum(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 1, 3)
+	led := inSync(t, cl, "t", 3)[0].Leader
+	produce(t, cl, "t", 0, "before")
+	var gone []*testcluster.Broker
+	for id := range int32(3) {
+		if id+1 != led {
+			gone = append(gone, c.Broker(id+1))
+		}
+	}
+	gone[0].Kill()
+	gone[1].Kill()
+	topic, _, err := cl.Admin().DescribeTopic(bounded(t), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testcluster.Eventually(t, func() error {
+		e := rawProduce(t, c.Broker(led).Address()).do(topic.ID, 0, batch(t, "refused")).GetError()
+		if e.GetReason() != "NOT_ENOUGH_REPLICAS" || !e.GetRetriable() || codes.Code(e.GetCode()) != codes.Unavailable {
+			return fmt.Errorf("answer %v", e)
+		}
+		return nil
+	})
+	if got := texts(read(t, cl, client.Earliest, tp("t", 0))); len(got) == 0 || got[0] != "before" {
+		t.Errorf("reads below the minimum: %q", got)
+	}
+	gone[0].Start()
+	produce(t, cl, "t", 0, "after")
+	if got := texts(read(t, cl, client.Earliest, tp("t", 0))); got[len(got)-1] != "after" {
+		t.Errorf("read %q", got)
+	}
+}
+
+func TestMoreReplicasThanBrokersAreRefused(t *testing.T) {
+	t.Parallel()
+	cl := startBrokers(t, 2).Client()
+	_, err := cl.Admin().CreateTopic(bounded(t), client.TopicSpec{Name: "t", Partitions: 1, Replicas: 3})
+	wantReason(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
+	three := int32(3)
+	_, err = cl.Admin().CreateTopic(bounded(t), client.TopicSpec{Name: "t", Partitions: 1, Replicas: 2, Config: client.TopicConfig{MinInSyncReplicas: &three}})
+	wantReason(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
+	if errors.Is(err, client.ErrNotWritten) {
+		t.Error("a produce error")
+	}
+}
