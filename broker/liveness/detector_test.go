@@ -326,12 +326,12 @@ func TestWhoIsNotRegisteredHasNoSay(t *testing.T) {
 
 // TestAnOldStatementIsNoWitness: a broker that may be silent for longer, for it was suspected in vain, is a witness by its fresh beats only.
 func TestAnOldStatementIsNoWitness(t *testing.T) {
-	d := single(4)
-	run(d, 0, 600*ms, beat(2), beat(4))
+	d := single(5)
+	run(d, 0, 600*ms, beat(2), beat(4), beat(5))
 	wantSuspects(t, d, 600*ms, []int32{3}, nil)
-	run(d, 600*ms, 1200*ms, beat(3, 2), beat(4)) // 3 is back, 2 falls silent
+	run(d, 600*ms, 1200*ms, beat(3, 2), beat(4), beat(5)) // 3 is back, 2 falls silent
 	wantSuspects(t, d, 1200*ms, []int32{2}, []int32{2})
-	run(d, 1200*ms, 1800*ms, beat(4))
+	run(d, 1200*ms, 1800*ms, beat(4), beat(5))
 	wantSuspects(t, d, 1800*ms, []int32{2}, nil)
 }
 
