@@ -22,6 +22,8 @@ const (
 	retryDelay = 200 * time.Millisecond
 	// loadsFor is how long a report of loads counts.
 	loadsFor = time.Minute
+	// lookEvery is how often the brokers' health is looked at without being woken. Wake is what makes it quick; this is what makes it certain.
+	lookEvery = 250 * time.Millisecond
 	// surveyEvery is how often the controller counts what is wrong and under way.
 	surveyEvery = time.Second
 )
@@ -56,6 +58,8 @@ type Controller struct {
 	metrics  *metrics
 	health   func() liveness.View
 	wake     <-chan struct{}
+	// look is lookEvery, or 0 without a detector.
+	look     time.Duration
 	settings Settings
 
 	mu struct {
@@ -98,6 +102,8 @@ func New(cfg Config) (*Controller, error) {
 	}
 	if c.health == nil {
 		c.health = func() liveness.View { return liveness.View{} }
+	} else {
+		c.look = lookEvery
 	}
 	c.mu.loads, c.mu.seen = map[int32]load{}, map[operationKey]*Operation{}
 	return c, nil
@@ -131,6 +137,9 @@ func (c *Controller) Run(ctx context.Context) error {
 // sleep waits for a newer State, another view of the brokers' health, or the time.
 func (c *Controller) sleep(ctx context.Context, s *metadata.State, wait time.Duration) {
 	var timer <-chan time.Time
+	if c.look > 0 && (wait == 0 || c.look < wait) {
+		wait = c.look
+	}
 	if wait > 0 {
 		t := c.clk.NewTimer(wait)
 		defer t.Stop()
