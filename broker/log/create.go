@@ -20,8 +20,29 @@ type StartState struct {
 	Producers []ProducerState
 }
 
+// validate checks what could not be read back: another replica sent it.
+func (st StartState) validate() error {
+	for _, e := range st.Epochs {
+		if e.Epoch < 0 || e.Start < 0 {
+			return fmt.Errorf("%w: epoch %d begins at %d", ErrStartState, e.Epoch, e.Start)
+		}
+	}
+	for _, p := range st.Producers {
+		if p.ProducerID < 0 || p.Epoch < 0 || len(p.Batches) > rememberedBatches {
+			return fmt.Errorf("%w: producer %d, epoch %d, %d batches (at most %d)", ErrStartState, p.ProducerID, p.Epoch, len(p.Batches), rememberedBatches)
+		}
+		for _, b := range p.Batches {
+			if b.FirstSequence < 0 || b.LastSequence < 0 || b.Base < 0 || b.Base >= st.Offset {
+				return fmt.Errorf("%w: producer %d has sequences %d to %d at %d, the log begins at %d",
+					ErrStartState, p.ProducerID, b.FirstSequence, b.LastSequence, b.Base, st.Offset)
+			}
+		}
+	}
+	return nil
+}
+
 // Create makes a new log in oc.Dir, which must not hold one, and opens it. Everything is durable when it returns.
-// fs.ErrExist if the directory holds a log. Blocks on the disk.
+// fs.ErrExist if the directory holds a log, ErrStartState if st contradicts itself (epochs that begin above Offset are left out). Blocks on the disk.
 //
 // Crash windows: partition.meta is written last; a directory without it holds no log, and a later Create of the same
 // partition replaces what is in it. The directory's own entry and that of its parent are synced before Create returns.
@@ -32,6 +53,9 @@ func Create(_ context.Context, oc OpenConfig, m Meta, st StartState) (*Log, erro
 	if st.Offset < 0 || m.Partition < 0 || m.TopicID.IsZero() || m.LogID.IsZero() || len(m.TopicName) > maxName {
 		return nil, fmt.Errorf("create log: offset %d, partition %d, topic %q (%s), log ID %s: must be set and not negative",
 			st.Offset, m.Partition, m.TopicName, m.TopicID, m.LogID)
+	}
+	if err := st.validate(); err != nil {
+		return nil, fmt.Errorf("create log in %s: %w", oc.Dir, err)
 	}
 	l := newLog(oc, m)
 	if err := l.create(st); err != nil {

@@ -40,6 +40,8 @@ var (
 	ErrFailed = errors.New("log has failed")
 	// ErrQuarantined is matched by *QuarantinedError.
 	ErrQuarantined = errors.New("log is quarantined")
+	// ErrStartState: what a new log is to begin with contradicts itself.
+	ErrStartState = errors.New("start state is invalid")
 	// ErrClosed: the log was closed.
 	ErrClosed = errors.New("log is closed")
 	// ErrVersion: a file was written by a newer version of this program.

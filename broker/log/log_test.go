@@ -239,6 +239,42 @@ func TestCreateAtAnOffset(t *testing.T) {
 	again.closeAll()
 }
 
+// TestCreateRefusesAStateThatCouldNotBeReadBack: it comes from another broker.
+func TestCreateRefusesAStateThatCouldNotBeReadBack(t *testing.T) {
+	producer := func(change func(p *ProducerState)) StartState {
+		p := ProducerState{ProducerID: 8, Batches: []ProducerBatch{{FirstSequence: 1, LastSequence: 2, Base: 9}}}
+		change(&p)
+		return StartState{Offset: 10, Producers: []ProducerState{p}}
+	}
+	for name, st := range map[string]StartState{
+		"epoch":            {Offset: 10, Epochs: []EpochStart{{-1, 0}}},
+		"epoch start":      {Offset: 10, Epochs: []EpochStart{{1, -5}}},
+		"producer":         producer(func(p *ProducerState) { p.ProducerID = -1 }),
+		"producer epoch":   producer(func(p *ProducerState) { p.Epoch = -1 }),
+		"too many batches": producer(func(p *ProducerState) { p.Batches = slices.Repeat(p.Batches, rememberedBatches+1) }),
+		"sequence":         producer(func(p *ProducerState) { p.Batches[0].FirstSequence = -1 }),
+		"last sequence":    producer(func(p *ProducerState) { p.Batches[0].LastSequence = -1 }),
+		"base":             producer(func(p *ProducerState) { p.Batches[0].Base = 10 }),
+		"negative base":    producer(func(p *ProducerState) { p.Batches[0].Base = -1 }),
+	} {
+		disk := newDisk(t)
+		e := &env{t: t, fs: disk, clk: clock.NewFake(testStart), cfg: testConfig()}
+		var err error
+		e.host, err = openHost(disk)
+		must(t, err)
+		if _, err := Create(t.Context(), e.openConfig(), testMeta(), st); !errors.Is(err, ErrStartState) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := disk.Stat(testDir); err == nil {
+			t.Errorf("%s: a directory was made", name)
+		}
+		if _, err := Create(t.Context(), e.openConfig(), testMeta(), producer(func(*ProducerState) {})); err != nil {
+			t.Errorf("a good one: %v", err)
+		}
+		e.host.close()
+	}
+}
+
 func TestCleanCloseNeedsNoScan(t *testing.T) {
 	e := newEnv(t, testConfig())
 	var want bytes.Buffer

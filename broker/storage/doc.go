@@ -1,11 +1,11 @@
 // Package storage is a broker's data directory: its identity, the journal, the sync scheduler that makes appends durable, and the
-// opening, making, deleting and recovering of partition directories. What is in one partition directory belongs to package log.
+// opening, making, deleting, recovering and replacing of partition directories. What is in one partition directory belongs to package log.
 //
 //	Store ── dataDir    meta, lock, stops: is this disk ours, and may it be used?        datadir.go meta.go stops.go
 //	     ├── journal    recovery bounds and epochs of all logs, one file                 journal*.go, docs/formats/journal.md
 //	     ├── syncer     group commit: one round at a time                                sync.go round.go
 //	     ├── diskWatch  reserve, refusal of produce, time until the disk is full         disk.go
-//	     └── partitions opening, making, deleting, recovering                            open.go partition.go recover.go rebuild.go
+//	     └── partitions opening, making, deleting, recovering, replacing                 open.go partition.go recover.go rebuild.go replace.go
 //
 // # Durability
 //

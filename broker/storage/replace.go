@@ -47,7 +47,8 @@ func (s *Store) replaceLog(ctx context.Context, k partitionKey, info TopicInfo, 
 	m := log.Meta{TopicID: k.TopicID, Partition: k.Partition, LogID: ids.NewLogID(), TopicName: info.Name, TopicConfig: info.Config}
 	place := partitionDir(s.cfg.DataDir, k)
 	temporary := place + recoveringSuffix
-	if err := s.makeEmpty(ctx, m, start, temporary); err != nil {
+	epochs, err := s.makeEmpty(ctx, m, start, temporary)
+	if err != nil {
 		return nil, s.diskFault(err)
 	}
 	aside, err := s.asideName(k, p, place)
@@ -62,9 +63,9 @@ func (s *Store) replaceLog(ctx context.Context, k partitionKey, info TopicInfo, 
 	}
 	r := journalRecord{
 		key: k, logID: m.LogID, kind: kindState,
-		flushed: start.Offset, highWatermark: start.Offset, logStart: start.Offset, wantedStart: start.Offset, epochs: newestEpochs(start.Epochs),
+		flushed: start.Offset, highWatermark: start.Offset, logStart: start.Offset, wantedStart: start.Offset, epochs: newestEpochs(epochs),
 	}
-	l, err := s.openJournaled(ctx, place, m, r, start.Epochs)
+	l, err := s.openJournaled(ctx, place, m, r, epochs)
 	if err != nil {
 		return nil, s.diskFault(err)
 	}
@@ -88,21 +89,21 @@ func (s *Store) sweepDeleted(k partitionKey) {
 	}
 }
 
-// makeEmpty makes a log without batches in dir, durably.
-func (s *Store) makeEmpty(ctx context.Context, m log.Meta, start log.StartState, dir string) error {
+// makeEmpty makes a log without batches in dir, durably, and returns its lineage: what start says of it, as far as it makes sense.
+func (s *Store) makeEmpty(ctx context.Context, m log.Meta, start log.StartState, dir string) ([]log.EpochStart, error) {
 	if err := s.fsys.RemoveAll(dir); err != nil {
-		return err
+		return nil, err
 	}
 	oc, err := s.openConfig(dir, m)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	oc.Host = noHost{}
 	l, err := log.Create(ctx, oc, m, start)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return l.Close()
+	return l.Epochs(), l.Close()
 }
 
 // asideName decides what becomes of the directory in place: it is kept, or deleted under this name. One that an earlier try has made,

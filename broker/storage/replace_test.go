@@ -279,3 +279,33 @@ func TestReplaceFailsAtEveryChange(t *testing.T) {
 		}
 	}
 }
+
+// TestReplaceLeavesOutEpochsThatHaveNotBegun: the journal must not hold them either, or a recovery would believe it.
+func TestReplaceLeavesOutEpochsThatHaveNotBegun(t *testing.T) {
+	disk := memfs.New()
+	s := newStore(t, disk)
+	s.create(0)
+	start := freshStart()
+	start.Epochs = append(start.Epochs, log.EpochStart{Epoch: 99, Start: 51})
+	l, err := s.ReplaceLog(t.Context(), testTopic, 0, ordersInfo, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFresh(t, "replaced", l)
+	for _, text := range []string{"a", "b", "c"} {
+		if _, err := appendOne(l, 7, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.round()
+	again := newStore(t, disk.StrictCrashClone())
+	if got := texts(t, again.mustLog(0)); len(got) != 3 {
+		t.Fatalf("after a crash: %q, %v", got, again.mustLog(0).State())
+	}
+	if _, err := s.ReplaceLog(t.Context(), testTopic, 0, ordersInfo, log.StartState{Epochs: []log.EpochStart{{Epoch: -1}}}); !errors.Is(err, log.ErrStartState) {
+		t.Fatal(err)
+	}
+	if l, ok := s.Log(testTopic, 0); !ok || l.State().Health != log.Online || l.End() != 53 {
+		t.Fatal("a refused replacement took the log away")
+	}
+}
