@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,10 +47,10 @@ func ask[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.
 	patience, cancel := a.c.request(ctx)
 	defer cancel()
 	var back backoff
-	for {
+	for round := 0; ; round++ {
 		for _, address := range a.c.meta.addresses() {
-			answer, failure := call(patience, a, address, f)
-			if e, ok := errors.AsType[*Error](failure); !ok || e.Code != codes.Unavailable || patience.Err() != nil {
+			answer, failure := callWithin(patience, a, address, hungAfter<<min(round, 10), f)
+			if !elsewhere(failure) || patience.Err() != nil {
 				if err != nil && patience.Err() != nil {
 					return r, err // why it did not work says more than that time was up
 				}
@@ -61,6 +62,24 @@ func ask[R any](ctx context.Context, a *Admin, f func(context.Context, runnelv1.
 			return r, err
 		}
 	}
+}
+
+// hungAfter is how long one broker may take before another is asked, at first; it doubles each time that all were asked in vain.
+const hungAfter = 3 * time.Second
+
+func callWithin[R any](ctx context.Context, a *Admin, address string, most time.Duration, f func(context.Context, runnelv1.AdminClient) (R, error)) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return call(ctx, a, address, f)
+}
+
+// elsewhere reports whether another broker may answer what failed with err.
+func elsewhere(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Code == codes.Unavailable
 }
 
 // change asks the controller if it is known, or else any broker, again while it was certainly not executed.
@@ -85,5 +104,12 @@ func change[R any](ctx context.Context, a *Admin, f func(context.Context, runnel
 // notExecuted reports whether a change that failed with err certainly changed nothing, and can succeed when it is sent again.
 func notExecuted(err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	return ok && (e.unsent || e.Reason == reasonNotLeader || e.Reason == reasonNotReady || e.Reason == reasonStarting)
+	if !ok {
+		return false
+	}
+	switch e.Reason {
+	case reasonNotLeader, reasonNotReady, reasonStarting, reasonNotController, reasonUnreachable, reasonBrokerBusy:
+		return true
+	}
+	return e.unsent
 }

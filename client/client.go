@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"runnel.dev/runnel/api/runnel/codec"
+	"runnel.dev/runnel/internal/clock"
 )
 
 // Client is a connection to a cluster. One per process is enough; every method is safe for concurrent use.
@@ -111,6 +112,22 @@ func (c *Client) unregister(p closer) {
 // request bounds one request to one broker.
 func (c *Client) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, c.cfg.requestTimeout)
+}
+
+// pause waits for d, for news, or for ctx, and reports whether there were news.
+func pause(ctx context.Context, clk clock.Clock, d time.Duration, news <-chan struct{}) bool {
+	if d <= 0 {
+		return false
+	}
+	timer := clk.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-news:
+		return true
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // backoff computes waits that grow exponentially with full jitter above a floor. The zero value starts at the beginning. Not

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	grpcmetadata "google.golang.org/grpc/metadata"
 
 	"runnel.dev/runnel/api/runnel/codec"
 	"runnel.dev/runnel/internal/tlsreload"
@@ -37,6 +38,23 @@ const (
 
 // connectBackoff is short: failover takes less than a second, and a broker that restarts should be found at once.
 var connectBackoff = grpcbackoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.3, MaxDelay: time.Second}
+
+// connectTimeout bounds one attempt to connect, TLS and HTTP/2 included. A host that answers nothing is tried again that soon: it may be back.
+const connectTimeout = 2 * time.Second
+
+const (
+	// routeHeader tells brokers that the client goes to leaders itself, and wants to be told when it is wrong instead of being forwarded.
+	routeHeader = "runnel-route"
+	routeDirect = "direct"
+)
+
+// route marks a call on records, unless brokers are to forward it.
+func (c *config) route(ctx context.Context) context.Context {
+	if c.anyBroker {
+		return ctx
+	}
+	return grpcmetadata.AppendToOutgoingContext(ctx, routeHeader, routeDirect)
+}
 
 // conns keeps one lazily dialled gRPC connection per address and purpose.
 type conns struct {
@@ -82,7 +100,7 @@ func newConns(cfg *config, cdc *codec.Codec) (*conns, error) {
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		// Streams carry their own time-outs; this notices a peer that vanished while a stream is idle.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: connectBackoff}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout, Backoff: connectBackoff}),
 		grpc.WithIdleTimeout(0),
 	}, cfg.dialOptions...)}
 	c.mu.byKey = make(map[connKey]*grpc.ClientConn)
@@ -105,6 +123,20 @@ func (c *conns) get(address string, p purpose) (*grpc.ClientConn, error) {
 	}
 	c.mu.byKey[key] = cc
 	return cc, nil
+}
+
+// retry lets connections to an address be tried at once, whatever their back-off: there is news of the broker. Without purposes, all of them.
+func (c *conns) retry(address string, purposes ...purpose) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(purposes) == 0 {
+		purposes = []purpose{forControl, forProduce, forFetch}
+	}
+	for _, p := range purposes {
+		if cc := c.mu.byKey[connKey{address, p}]; cc != nil {
+			cc.ResetConnectBackoff()
+		}
+	}
 }
 
 // retain closes the connections to all other addresses.

@@ -11,7 +11,6 @@ import (
 
 	"runnel.dev/runnel/api/runnel/codec"
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
-	"runnel.dev/runnel/internal/clock"
 )
 
 // fetcher fetches everything that one broker leads, over one stream. Its goroutine sends control frames, another receives.
@@ -19,6 +18,7 @@ type fetcher struct {
 	cs     *Consumer
 	broker int32
 	wake   chan struct{}
+	news   chan struct{} // capacity 1: ends a pause, there is something new to fetch
 
 	// Guarded by the consumer's mu.
 	claims map[*claim]struct{}
@@ -42,7 +42,7 @@ type fetchStream struct {
 func (cs *Consumer) fetcherLocked(broker int32) *fetcher {
 	f := cs.mu.fetchers[broker]
 	if f == nil {
-		f = &fetcher{cs: cs, broker: broker, wake: make(chan struct{}, 1), claims: make(map[*claim]struct{}), credit: make(map[*claim]struct{})}
+		f = &fetcher{cs: cs, broker: broker, wake: make(chan struct{}, 1), news: make(chan struct{}, 1), claims: make(map[*claim]struct{}), credit: make(map[*claim]struct{})}
 		cs.mu.fetchers[broker] = f
 		cs.wg.Go(f.run)
 	}
@@ -60,6 +60,10 @@ func (f *fetcher) attachLocked(cl *claim) {
 	cl.fetcher, cl.id, cl.owed = f, 0, 0
 	f.claims[cl] = struct{}{}
 	f.poke()
+	select {
+	case f.news <- struct{}{}:
+	default:
+	}
 }
 
 // detachLocked ends fetching for a claim; frames that are queued keep their place.
@@ -122,6 +126,10 @@ func (f *fetcher) run() {
 		case <-f.wake:
 		}
 		for f.wanted() && ctx.Err() == nil {
+			select {
+			case <-f.news: // this attempt is for it
+			default:
+			}
 			began := clk.Now()
 			err := f.serve(ctx)
 			if ctx.Err() != nil {
@@ -131,7 +139,10 @@ func (f *fetcher) run() {
 				back.reset()
 			}
 			f.cs.c.cfg.logger.Debug("fetch stream", "broker", f.broker, "error", err)
-			_ = clock.Sleep(ctx, clk, back.next())
+			if pause(ctx, clk, back.next(), f.news) {
+				back.reset()
+				f.cs.c.conns.retry(f.cs.c.meta.snapshot().address(f.broker), forFetch)
+			}
 		}
 	}
 }
@@ -161,7 +172,7 @@ func (f *fetcher) serve(ctx context.Context) error {
 	sctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	patience := cs.c.cfg.clock.AfterFunc(cs.c.cfg.requestTimeout, func() { cancel(context.DeadlineExceeded) })
-	g, err := runnelv1.NewConsumerClient(cc).Fetch(sctx)
+	g, err := runnelv1.NewConsumerClient(cc).Fetch(cs.c.cfg.route(sctx))
 	patience.Stop()
 	if err != nil {
 		return fromRPC(err)

@@ -129,6 +129,10 @@ func (cs *Consumer) followLocked(name string, t *consumedTopic, meta *topicMeta)
 			s.leader, s.leaderEpoch = m.leader, m.leaderEpoch
 			s.back.reset()
 			s.retryAt = time.Time{}
+			if s.resolving { // whom it asks may never answer
+				s.resolving = false
+				s.seeks++
+			}
 		}
 		cs.reconcileLocked(s)
 	}

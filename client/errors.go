@@ -50,6 +50,12 @@ var (
 	// ErrStalled: a consumer could not read a partition for a RequestTimeout, or a broker says that waiting will not help. The
 	// cause is wrapped beside it. Reading goes on by itself once it can, except with [UntilEnd].
 	ErrStalled = errors.New("not readable")
+	// ErrUnknownBroker: the cluster has no such broker.
+	ErrUnknownBroker = errors.New("unknown broker")
+	// ErrBrokerNotEmpty: the broker still holds replicas.
+	ErrBrokerNotEmpty = errors.New("the broker still holds replicas")
+	// ErrUnsafe: acknowledged records could be lost, and the request does not accept that.
+	ErrUnsafe = errors.New("acknowledged records could be lost")
 	// ErrUnavailable: no broker could be reached, or the one that is needed could not.
 	ErrUnavailable = errors.New("unavailable")
 )
@@ -79,6 +85,12 @@ const (
 	reasonBatchTooLarge     = "BATCH_TOO_LARGE"
 	reasonCorruptBatch      = "CORRUPT_BATCH"
 	reasonCorrupt           = "CORRUPT"
+	reasonNotController     = "NOT_CONTROLLER"
+	reasonUnreachable       = "BROKER_UNREACHABLE"
+	reasonBrokerBusy        = "BROKER_BUSY"
+	reasonUnknownBroker     = "BROKER_UNKNOWN"
+	reasonNotEmpty          = "NOT_EMPTY"
+	reasonUnsafe            = "UNSAFE"
 )
 
 // domain is the ErrorInfo domain of Runnel's reasons.
@@ -134,6 +146,9 @@ var reasonSentinels = map[string]error{
 	reasonBatchTooLarge:    ErrRecordTooLarge,
 	reasonCorrupt:          ErrCorrupt,
 	reasonCorruptBatch:     ErrCorrupt,
+	reasonUnknownBroker:    ErrUnknownBroker,
+	reasonNotEmpty:         ErrBrokerNotEmpty,
+	reasonUnsafe:           ErrUnsafe,
 }
 
 // GRPCStatus lets status.FromError see the broker's answer.

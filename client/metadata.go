@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -37,7 +39,10 @@ type metadata struct {
 		stale       int // snapshots in a row that were refused for an old revision
 		subscribers map[*subscriber]struct{}
 		restart     context.CancelFunc // ends the current stream, for a larger one
+		via         string             // with AnyBroker, where the current stream is
 	}
+	// failures counts attempts in a row that got nothing. Only run uses it.
+	failures int
 }
 
 type subscriber struct{ update func(*snapshot) }
@@ -183,8 +188,10 @@ func (m *metadata) run(ctx context.Context) {
 		address := addresses[i%len(addresses)]
 		got, err := m.follow(ctx, address)
 		m.fail(address, err)
+		m.failures++
 		if got {
 			back.reset()
+			m.failures = 0
 		}
 		if errors.Is(err, errRestart) {
 			i-- // the same broker, at once
@@ -203,7 +210,7 @@ func (m *metadata) addresses() []string {
 	all := slices.Clone(m.cfg.seeds)
 	known := make([]string, 0, len(m.snapshot().brokers))
 	for _, a := range m.snapshot().brokers {
-		if !slices.Contains(all, a) {
+		if !slices.Contains(all, a) && !m.cfg.anyBroker {
 			known = append(known, a)
 		}
 	}
@@ -234,19 +241,22 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 	all := m.mu.all
 	var restarted atomic.Bool
 	m.mu.restart = func() { restarted.Store(true); cancel() }
+	if m.cfg.anyBroker {
+		m.mu.via = address
+	}
 	m.mu.Unlock()
 	slices.Sort(topics)
 
-	// The first answer has to come in time; afterwards silence is normal.
-	patience := m.cfg.clock.AfterFunc(m.cfg.requestTimeout/3, cancel)
+	// The first answer has to come in time: sooner while there are others to ask, because this broker may hang.
+	patience := m.cfg.clock.AfterFunc(min(firstAnswer<<min(m.failures/len(m.addresses()), 10), m.cfg.requestTimeout/3), cancel)
 	defer patience.Stop()
 	api := runnelv1.NewMetadataClient(cc)
-	req := &runnelv1.WatchRequest{Topics: topics, AutoCreate: m.cfg.autoCreate}
+	req := &runnelv1.WatchRequest{Topics: topics, AutoCreate: m.cfg.autoCreate, HeartbeatMs: int32(heartbeat.Milliseconds())}
 	if all {
 		if m.cfg.autoCreate {
 			err = createMissing(sctx, api, m.snapshot(), topics)
 		}
-		req = &runnelv1.WatchRequest{AllTopics: true}
+		req.Topics, req.AutoCreate, req.AllTopics = nil, false, true
 	}
 	var stream grpc.ServerStreamingClient[runnelv1.WatchResponse]
 	if err == nil {
@@ -257,17 +267,23 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 		if r, err = stream.Recv(); err != nil {
 			break
 		}
+		patience.Stop()
 		if !got {
-			patience.Stop()
 			got = true
 			m.cfg.hooks.Connected(address, "metadata")
 		}
 		if err = m.apply(r); err != nil {
 			break
 		}
+		if r.GetHeartbeatMs() > 0 { // from here on silence means that the broker hangs, or cannot be reached any more
+			patience.Reset(max(silence, 3*time.Duration(r.GetHeartbeatMs())*time.Millisecond))
+		}
 	}
 	if restarted.Load() {
 		return got, errRestart
+	}
+	if ctx.Err() == nil && sctx.Err() != nil {
+		err = fmt.Errorf("%w: the broker is silent", ErrUnavailable)
 	}
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%w: the broker ended the metadata stream", ErrUnavailable)
@@ -281,6 +297,15 @@ func (m *metadata) follow(ctx context.Context, address string) (got bool, err er
 	}
 	return got, err
 }
+
+const (
+	// heartbeat is how often brokers are asked to send something, and silence how long nothing may come before another broker is asked: a broker that
+	// hangs must not keep what happens to it from its clients.
+	heartbeat = 300 * time.Millisecond
+	silence   = time.Second
+	// firstAnswer is how long a broker may take to say anything at all. It doubles each time that all brokers were asked in vain.
+	firstAnswer = time.Second
+)
 
 // maxNamed is how many topics are watched by name; above it, all topics are watched. Brokers refuse a request with more than 10,000
 // names, and names are never taken out of a watch.
@@ -325,8 +350,16 @@ func (m *metadata) apply(r *runnelv1.WatchResponse) error {
 		return fmt.Errorf("%w: the broker is at metadata revision %d, %d was seen before", ErrUnavailable, r.GetRevision(), old.revision)
 	}
 	m.mu.stale, m.mu.lastErr = 0, nil
-	next := merge(old, r, m.mu.all)
+	if bare(r) && r.GetControllerId() == old.controller {
+		return nil
+	}
+	next := merge(old, r, m.mu.all, m.mu.via)
 	m.publishLocked(next)
+	for id, a := range next.brokers {
+		if old.brokers[id] != a {
+			m.conns.retry(a) // it has come (back)
+		}
+	}
 	if r.GetSnapshot() || !maps.Equal(old.brokers, next.brokers) || !maps.Equal(old.lapsed, next.lapsed) {
 		keep := make(map[string]bool, len(next.brokers)+len(next.lapsed)+len(m.cfg.seeds))
 		for _, known := range []map[int32]string{next.brokers, next.lapsed} {
@@ -340,6 +373,11 @@ func (m *metadata) apply(r *runnelv1.WatchResponse) error {
 		m.conns.retain(keep)
 	}
 	return nil
+}
+
+// bare: an answer that only says that the broker is there.
+func bare(r *runnelv1.WatchResponse) bool {
+	return r.GetHeartbeatMs() > 0 && !r.GetSnapshot() && !r.GetBrokersChanged() && len(r.GetTopics())+len(r.GetMissingTopics()) == 0
 }
 
 // maxStale is how many snapshots in a row may be refused for an old revision.
@@ -373,7 +411,7 @@ func (m *metadata) hint(name string, id TopicID, partition int32, h *runnelv1.Le
 	next.topics[name] = &topic
 	if next.brokers[h.GetBrokerId()] == "" {
 		next.brokers = maps.Clone(old.brokers)
-		next.brokers[h.GetBrokerId()] = h.GetAddress()
+		next.brokers[h.GetBrokerId()] = cmp.Or(m.mu.via, h.GetAddress())
 	}
 	m.publishLocked(&next)
 }

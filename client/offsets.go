@@ -139,7 +139,7 @@ func (c *Client) listOffsets(ctx context.Context, leader int32, qs []offsetQuery
 	}
 	rctx, cancel := c.request(ctx)
 	defer cancel()
-	r, err := runnelv1.NewConsumerClient(cc).ListOffsets(rctx, req)
+	r, err := runnelv1.NewConsumerClient(cc).ListOffsets(c.cfg.route(rctx), req)
 	if err != nil {
 		return fail(fromRPC(err))
 	}

@@ -31,6 +31,7 @@ type config struct {
 	topicWait      time.Duration
 	requestTimeout time.Duration
 	autoCreate     bool
+	anyBroker      bool
 }
 
 func newConfig(url string, opts []Option) (config, error) {
@@ -102,6 +103,10 @@ func RequestTimeout(d time.Duration) Option { return func(c *config) { c.request
 
 // AutoCreateTopics lets brokers create topics that producers name, with the cluster's defaults, when the cluster allows it.
 func AutoCreateTopics() Option { return func(c *config) { c.autoCreate = true } }
+
+// AnyBroker sends everything through the seeds, one of them at a time, which forward to the brokers that have to do it: for clients that cannot reach
+// every broker, behind one load balancer for instance. It costs a hop. Default: the client goes to partitions' leaders itself.
+func AnyBroker() Option { return func(c *config) { c.anyBroker = true } }
 
 // ProducerOption configures a [Producer].
 type ProducerOption func(*producerConfig)

@@ -67,7 +67,7 @@ func (pt *producerPartition) acceptedLocked(b *batch, base, appendTime int64, du
 var refusedBeforeAppend = map[string]bool{
 	reasonNotLeader: true, reasonUnknownEpoch: true, reasonNotReady: true, reasonShuttingDown: true, reasonNotEnoughReplicas: true,
 	reasonUnknownTopicID: true, reasonUnknownPartition: true, reasonNoSpace: true, reasonReadOnly: true, reasonCorruptBatch: true,
-	reasonOutOfOrder: true, reasonUnknownProducer: true,
+	reasonOutOfOrder: true, reasonUnknownProducer: true, reasonUnreachable: true, reasonBrokerBusy: true,
 }
 
 // refusedLocked takes an error answer for batch i of the queue.
@@ -171,6 +171,9 @@ func (pt *producerPartition) setLeader(t *topicMeta, m partitionMeta) {
 		mu.retryAt = time.Time{}
 		mu.back.reset()
 		pt.settleLocked()
+		if mu.sender != nil {
+			mu.sender.hurry()
+		}
 	}
 	pt.offerLocked()
 }

@@ -73,7 +73,8 @@ func (p *Producer) initProducer(ctx context.Context, address string) (*runnelv1.
 	if err != nil {
 		return nil, err
 	}
-	rctx, cancel := p.c.request(ctx)
+	// Another broker is asked when this one hangs; an id that comes too late is never used.
+	rctx, cancel := context.WithTimeout(ctx, min(hungAfter, p.c.cfg.requestTimeout))
 	defer cancel()
 	r, err := runnelv1.NewProducerClient(cc).InitProducer(rctx, &runnelv1.InitProducerRequest{})
 	if err != nil {

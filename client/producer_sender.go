@@ -24,6 +24,7 @@ type sender struct {
 	p      *Producer
 	broker int32
 	wake   chan struct{}
+	news   chan struct{} // capacity 1: ends a pause, metadata says that the broker leads
 
 	mu struct {
 		sync.Mutex
@@ -55,7 +56,15 @@ type produceStream struct {
 }
 
 func newSender(p *Producer, broker int32) *sender {
-	return &sender{p: p, broker: broker, wake: make(chan struct{}, 1)}
+	return &sender{p: p, broker: broker, wake: make(chan struct{}, 1), news: make(chan struct{}, 1)}
+}
+
+// hurry ends a pause after a failure: what metadata has just said is a better reason to try than the time that has passed.
+func (s *sender) hurry() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
 }
 
 // offer puts a partition on the ready list. It never blocks.
@@ -111,6 +120,10 @@ func (s *sender) turn(ctx context.Context) bool {
 	if wait := resume.Sub(clk.Now()); wait > 0 {
 		_ = clock.Sleep(ctx, clk, wait)
 	}
+	select {
+	case <-s.news: // this attempt is for it
+	default:
+	}
 	stream, err := s.connected(ctx)
 	for i, pt := range ready {
 		if err == nil {
@@ -136,7 +149,10 @@ func (s *sender) turn(ctx context.Context) bool {
 	if errors.Is(err, errStreamEnded) {
 		wait = 0
 	}
-	_ = clock.Sleep(ctx, clk, wait)
+	if pause(ctx, clk, wait, s.news) {
+		s.back.reset()
+		s.p.c.conns.retry(s.p.c.meta.snapshot().address(s.broker), forProduce)
+	}
 	return ctx.Err() == nil
 }
 
@@ -167,7 +183,7 @@ func (s *sender) connected(ctx context.Context) (*produceStream, error) {
 	}
 	sctx, cancel := context.WithCancelCause(ctx)
 	patience := s.p.c.cfg.clock.AfterFunc(s.p.c.cfg.requestTimeout, func() { cancel(context.DeadlineExceeded) })
-	g, err := runnelv1.NewProducerClient(cc).Produce(sctx)
+	g, err := runnelv1.NewProducerClient(cc).Produce(s.p.c.cfg.route(sctx))
 	patience.Stop()
 	if err != nil {
 		cancel(err)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"maps"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
@@ -50,7 +51,8 @@ func (s *snapshot) isMissing(name string) bool {
 func (s *snapshot) listed(broker int32) bool { return s.brokers[broker] != "" }
 
 // merge is pure: the snapshot that follows from old and an answer. all: it answers a watch of all topics.
-func merge(old *snapshot, r *runnelv1.WatchResponse, all bool) *snapshot {
+// Unless via is empty, every broker is reached there.
+func merge(old *snapshot, r *runnelv1.WatchResponse, all bool, via string) *snapshot {
 	next := &snapshot{
 		clusterID: old.clusterID, revision: max(old.revision, r.GetRevision()), controller: r.GetControllerId(),
 		brokers: old.brokers, topics: make(map[string]*topicMeta, len(old.topics)), missing: make(map[string]bool),
@@ -68,7 +70,7 @@ func merge(old *snapshot, r *runnelv1.WatchResponse, all bool) *snapshot {
 	if r.GetBrokersChanged() || r.GetSnapshot() {
 		next.brokers = make(map[int32]string, len(r.GetBrokers()))
 		for _, b := range r.GetBrokers() {
-			next.brokers[b.GetId()] = b.GetAddress()
+			next.brokers[b.GetId()] = cmp.Or(via, b.GetAddress())
 		}
 	}
 	for _, t := range r.GetTopics() {
@@ -82,14 +84,14 @@ func merge(old *snapshot, r *runnelv1.WatchResponse, all bool) *snapshot {
 		}
 	}
 	if r.GetBrokersChanged() || r.GetSnapshot() || len(old.lapsed) > 0 {
-		next.lapsed = lapsedLeaders(old, next)
+		next.lapsed = lapsedLeaders(old, next, via)
 	}
 	return next
 }
 
 // lapsedLeaders are the brokers that lead something in next without being listed, as far as old knows where they are. A lapsed
 // lease alone ends nothing: such a broker leads until a partition names another.
-func lapsedLeaders(old, next *snapshot) map[int32]string {
+func lapsedLeaders(old, next *snapshot, via string) map[int32]string {
 	var out map[int32]string
 	for _, t := range next.topics {
 		for i := range t.partitions {
@@ -100,7 +102,7 @@ func lapsedLeaders(old, next *snapshot) map[int32]string {
 			if out == nil {
 				out = make(map[int32]string)
 			}
-			out[leader] = old.address(leader)
+			out[leader] = cmp.Or(via, old.address(leader))
 		}
 	}
 	return out

@@ -26,7 +26,11 @@ type watcher struct {
 	brokers []*Broker
 	control int32
 	topics  map[string]*Topic // what the client knows; nil: knows that it is missing
+	beat    time.Duration     // how often the client wants to hear something; 0: only when there is news
 }
+
+// leastBeat bounds what a client may ask for.
+const leastBeat = 100 * time.Millisecond
 
 // Watch implements runnelv1.MetadataServer.
 func (l *listener) Watch(req *runnelv1.WatchRequest, stream grpc.ServerStreamingServer[runnelv1.WatchResponse]) error {
@@ -42,6 +46,11 @@ func (l *listener) Watch(req *runnelv1.WatchRequest, stream grpc.ServerStreaming
 	if !w.all {
 		w.names = slices.Compact(slices.Sorted(slices.Values(req.GetTopics())))
 	}
+	if ms := req.GetHeartbeatMs(); ms < 0 {
+		return invalid("heartbeat_ms", ms, "0 or more")
+	} else if ms > 0 {
+		w.beat = max(time.Duration(ms)*time.Millisecond, leastBeat)
+	}
 	ctx := stream.Context()
 	if req.GetAutoCreate() && l.cfg.AutoCreateTopics {
 		l.autoCreate(ctx, w.names)
@@ -53,20 +62,37 @@ func (l *listener) Watch(req *runnelv1.WatchRequest, stream grpc.ServerStreaming
 				return err
 			}
 		}
-		if err := l.changed(ctx, snap); err != nil {
+		if err := w.changed(ctx, snap, stream); err != nil {
 			return err
 		}
 	}
 }
 
-// changed waits until there is a newer snapshot than snap, and a moment longer.
-func (l *listener) changed(ctx context.Context, snap *Snapshot) error {
-	select {
-	case <-snap.Changed:
-	case <-l.stopping:
-		return errStopping
-	case <-ctx.Done():
-		return ctx.Err()
+// changed waits until there is a newer snapshot than snap, and a moment longer. Meanwhile it tells the client that it is there.
+func (w *watcher) changed(ctx context.Context, snap *Snapshot, stream grpc.ServerStreamingServer[runnelv1.WatchResponse]) error {
+	l := w.l
+	var beat <-chan time.Time
+	if w.beat > 0 {
+		ticker := l.cfg.Clock.NewTicker(w.beat)
+		defer ticker.Stop()
+		beat = ticker.C()
+	}
+	for news := false; !news; {
+		select {
+		case <-snap.Changed:
+			news = true
+		case <-beat:
+			err := stream.Send(&runnelv1.WatchResponse{
+				ClusterId: snap.ClusterID, Revision: snap.Revision, ControllerId: w.control, HeartbeatMs: int32(w.beat.Milliseconds()),
+			})
+			if err != nil {
+				return err
+			}
+		case <-l.stopping:
+			return errStopping
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	timer := l.cfg.Clock.NewTimer(settleTime)
 	defer timer.Stop()
@@ -110,7 +136,9 @@ func (l *listener) autoCreate(ctx context.Context, names []string) {
 
 // diff returns what the client does not know yet, nil when that is nothing; the first answer is always one.
 func (w *watcher) diff(snap *Snapshot, first bool) *runnelv1.WatchResponse {
-	resp := &runnelv1.WatchResponse{ClusterId: snap.ClusterID, Snapshot: first, Revision: snap.Revision, ControllerId: snap.ControllerID}
+	resp := &runnelv1.WatchResponse{
+		ClusterId: snap.ClusterID, Snapshot: first, Revision: snap.Revision, ControllerId: snap.ControllerID, HeartbeatMs: int32(w.beat.Milliseconds()),
+	}
 	if first || !slices.Equal(w.brokers, snap.Brokers) {
 		w.brokers, resp.BrokersChanged = snap.Brokers, true
 		for _, b := range snap.Brokers {

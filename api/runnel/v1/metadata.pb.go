@@ -29,7 +29,10 @@ type WatchRequest struct {
 	// All topics; names are then ignored.
 	AllTopics bool `protobuf:"varint,2,opt,name=all_topics,json=allTopics,proto3" json:"all_topics,omitempty"`
 	// Create the named topics with the broker's defaults when they do not exist and the cluster allows it.
-	AutoCreate    bool `protobuf:"varint,3,opt,name=auto_create,json=autoCreate,proto3" json:"auto_create,omitempty"`
+	AutoCreate bool `protobuf:"varint,3,opt,name=auto_create,json=autoCreate,proto3" json:"auto_create,omitempty"`
+	// Send an answer at least so often, milliseconds, though nothing has changed: silence then means that the broker is not there any more. 0: only
+	// changes are sent. Less than 100 counts as 100.
+	HeartbeatMs   int32 `protobuf:"varint,4,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,6 +88,13 @@ func (x *WatchRequest) GetAutoCreate() bool {
 	return false
 }
 
+func (x *WatchRequest) GetHeartbeatMs() int32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
+}
+
 // WatchResponse is a snapshot (the first) or a change (the others).
 type WatchResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -101,6 +111,8 @@ type WatchResponse struct {
 	Topics []*TopicMetadata `protobuf:"bytes,7,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Names that do not exist (any more).
 	MissingTopics []string `protobuf:"bytes,8,rep,name=missing_topics,json=missingTopics,proto3" json:"missing_topics,omitempty"`
+	// How often an answer will come at least, milliseconds; 0: only changes are sent.
+	HeartbeatMs   int32 `protobuf:"varint,9,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +201,13 @@ func (x *WatchResponse) GetMissingTopics() []string {
 		return x.MissingTopics
 	}
 	return nil
+}
+
+func (x *WatchResponse) GetHeartbeatMs() int32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
 }
 
 // BrokerEndpoint is where a broker is reached from the listener that the client came in on.
@@ -405,13 +424,14 @@ var File_runnel_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_runnel_v1_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x18runnel/v1/metadata.proto\x12\trunnel.v1\x1a\x15runnel/v1/admin.proto\"f\n" +
+	"\x18runnel/v1/metadata.proto\x12\trunnel.v1\x1a\x15runnel/v1/admin.proto\"\x89\x01\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06topics\x18\x01 \x03(\tR\x06topics\x12\x1d\n" +
 	"\n" +
 	"all_topics\x18\x02 \x01(\bR\tallTopics\x12\x1f\n" +
 	"\vauto_create\x18\x03 \x01(\bR\n" +
-	"autoCreate\"\xc2\x02\n" +
+	"autoCreate\x12!\n" +
+	"\fheartbeat_ms\x18\x04 \x01(\x05R\vheartbeatMs\"\xe5\x02\n" +
 	"\rWatchResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1a\n" +
@@ -421,7 +441,8 @@ const file_runnel_v1_metadata_proto_rawDesc = "" +
 	"\abrokers\x18\x05 \x03(\v2\x19.runnel.v1.BrokerEndpointR\abrokers\x12#\n" +
 	"\rcontroller_id\x18\x06 \x01(\x05R\fcontrollerId\x120\n" +
 	"\x06topics\x18\a \x03(\v2\x18.runnel.v1.TopicMetadataR\x06topics\x12%\n" +
-	"\x0emissing_topics\x18\b \x03(\tR\rmissingTopics\"N\n" +
+	"\x0emissing_topics\x18\b \x03(\tR\rmissingTopics\x12!\n" +
+	"\fheartbeat_ms\x18\t \x01(\x05R\vheartbeatMs\"N\n" +
 	"\x0eBrokerEndpoint\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
