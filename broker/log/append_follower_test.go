@@ -347,3 +347,38 @@ func TestAllocationsOfAFollower(t *testing.T) {
 	}
 	e.closeAll()
 }
+
+// BenchmarkAppendAsFollower: 64 batches of about 1 KiB, each in a call of its own, and all in one.
+func BenchmarkAppendAsFollower(b *testing.B) {
+	const batches = 64
+	for name, together := range map[string]bool{"one by one": false, "together": true} {
+		b.Run(name, func(b *testing.B) {
+			e := &env{t: b, fs: rooted{vfs.OS(), b.TempDir()}, clk: clock.NewFake(testStart), cfg: DefaultConfig()}
+			must(b, e.fs.MkdirAll(dataDir))
+			var err error
+			e.host, err = openHost(e.fs)
+			must(b, err)
+			e.l, err = Create(b.Context(), e.openConfig(), testMeta(), StartState{})
+			must(b, err)
+			one := batch(b, 1, 1, producerTag{id: 5}, strings.Repeat("x", 1<<10))
+			buf := bytes.Repeat(one, batches)
+			b.SetBytes(int64(len(buf)))
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range batches {
+					record.Stamp(buf[i*len(one):(i+1)*len(one)], e.l.End()+int64(i), 1)
+				}
+				step := len(one)
+				if together {
+					step = len(buf)
+				}
+				for at := 0; at < len(buf); at += step {
+					if _, err := e.l.AppendAsFollower(buf[at : at+step]); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			e.closeAll()
+		})
+	}
+}
