@@ -32,10 +32,11 @@ type producer struct {
 	sequence   int32
 	leader     int32
 	flight     []*sent
-	// round is the connection: after an error it is given up, and all that is unresolved is sent again on the next one. What the broker got on
-	// it arrives in order.
+	// round is the connection: after an error it is given up, and all that is unresolved is sent again on the next one. Requests
+	// and answers arrive in order.
 	round   int
 	arrived time.Duration
+	replied time.Duration
 	epoch   int32 // the newest that it was told of
 	backOff bool
 	anyAck  bool
@@ -119,7 +120,10 @@ func (p *producer) send(s *sent) {
 	p.arrived = max(p.arrived, p.now+p.between(50*time.Microsecond, 800*time.Microsecond))
 	p.net.client(p.nodes[p.leader], p.arrived-p.now, func(b *proc) {
 		pt := b.parts[p.index]
-		reply := func(r produced) { p.after(p.between(50*time.Microsecond, 800*time.Microsecond), func() { answer(r) }) }
+		reply := func(r produced) {
+			p.replied = max(p.replied, p.now+p.between(50*time.Microsecond, 800*time.Microsecond))
+			p.after(p.replied-p.now, func() { answer(r) })
+		}
 		if pt == nil || pt.held.Log == nil {
 			reply(produced{err: errNotLeader})
 			return
