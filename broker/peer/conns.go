@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 
 	"runnel.dev/runnel/api/runnel/codec"
@@ -203,6 +204,7 @@ func (c *Conns) dial(p Peer) (*conn, error) {
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c.cfg.Codec), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithReadBufferSize(socketBuffer), grpc.WithWriteBufferSize(socketBuffer),
+		experimental.WithBufferPool(c.cfg.Codec.Pool()), // gRPC's own clears every buffer that it hands out
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepEvery, Timeout: keepWait}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: backoff}),
