@@ -57,12 +57,7 @@ func (r *Replica) lostStorage(m Member) bool {
 }
 
 func (r *Replica) anyLost() bool {
-	for _, m := range r.rec.ISR {
-		if r.lostStorage(m) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.rec.ISR, r.lostStorage)
 }
 
 // stalest returns the member that was caught up longest ago, if that is longer than LagTimeout.
@@ -85,7 +80,7 @@ func (r *Replica) candidate() *peer {
 	hw := r.log.HighWatermark()
 	for i := range l.peers {
 		p := &l.peers[i]
-		if p.session == 0 || p.lost || p.acked < hw || p.acked < l.start || p.logStart < r.publishedFloor() || r.now < p.retryAt {
+		if p.session == 0 || !p.heard || p.lost || p.acked < hw || p.acked < l.start || p.logStart < r.publishedFloor() || r.now < p.retryAt {
 			continue
 		}
 		if _, in := r.entry(p.broker); in || !slices.Contains(r.rec.Replicas, p.broker) || !r.keepsUp(p) {

@@ -39,6 +39,7 @@ type peer struct {
 
 	number  Session // its own number of its newest subscription
 	session Session // the granted subscription, 0: none
+	heard   bool    // it has acknowledged something in that subscription
 
 	// acked is what it has flushed, by acknowledgements of this registration and identity in this epoch; -1: none. It outlives a session:
 	// what is on disk stays there when a stream breaks.
@@ -229,7 +230,7 @@ func (r *Replica) onAck(ev *Event) {
 	if p == nil || ev.PeerEpoch != p.epoch || ev.Offset > r.log.End() {
 		return
 	}
-	p.acked = max(p.acked, ev.Offset)
+	p.heard, p.acked = true, max(p.acked, ev.Offset)
 	p.most = max(p.most, p.acked)
 	p.logStart = max(p.logStart, ev.LogStart)
 	r.progressed(p)

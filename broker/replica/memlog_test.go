@@ -18,13 +18,12 @@ type epochStart struct {
 
 // disk is what a crash leaves of a memLog.
 type disk struct {
-	base     int64
-	entries  []logEntry
-	epochs   []epochStart
-	start    int64
-	hw       int64
-	adopted  int32
-	recorded bool
+	base    int64
+	entries []logEntry
+	epochs  []epochStart
+	start   int64
+	hw      int64
+	adopted int32
 }
 
 // memLog is a log in memory, with the semantics of broker/log as far as the machine sees them. One record is one batch.

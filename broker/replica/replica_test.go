@@ -71,10 +71,10 @@ func TestLogStart(t *testing.T) {
 			t.Errorf("wanted %d", got)
 		}
 		s.sync()
-		s.subscribe(1, 2, 10, 4, started(6))
-		s.want(s.tick(100*time.Millisecond), "publish 6")
 		s.subscribe(2, 3, 10, 4, started(5))
 		s.want(s.ack(2, 3, 10, started(5)), "")
+		s.subscribe(1, 2, 10, 4, started(6))
+		s.want(s.tick(100*time.Millisecond), "publish 6")
 		s.want(s.ack(2, 3, 10, started(6)), "role; propose [1,2,3] +3@30")
 	})
 	t.Run("a follower journals what is wanted once it has it, and publishes what was", func(t *testing.T) {
@@ -193,6 +193,20 @@ func TestRetry(t *testing.T) {
 	if s.r.follow.session <= before {
 		t.Error("the session is not newer")
 	}
+}
+
+// Acknowledgements that got lost are repeated, until the leader is seen to know; where all is well nothing is.
+func TestLostAcknowledgement(t *testing.T) {
+	s := newScript(t, nil)
+	s.follow()
+	s.granted()
+	s.data(0, 5, 5, 0)
+	s.want(s.sync(), "ack e5 @5 start 0")
+	s.want(s.tick(1500*time.Millisecond), "ack e5 @5 start 0")
+	s.want(s.data(5, 0, 5, 5), "hw 5")
+	s.want(s.tick(5*time.Second), "")
+	s.metadata(func(r *Record) { r.ISR = members(2, 3) })
+	s.want(s.tick(1000*time.Millisecond), "ack e5 @5 start 0")
 }
 
 // A machine that is made anew in the same process goes on with newer sessions.

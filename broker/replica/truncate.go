@@ -26,7 +26,7 @@ func (r *Replica) onSubscribe(ev *Event) {
 		r.propose()
 		return
 	}
-	p.session = ev.Session
+	p.session, p.heard = ev.Session, false
 	r.emit(Effect{Kind: EffectGrant, Session: ev.Session, Epoch: r.lead.epoch, Offset: ev.Offset})
 	r.propose() // the entry may name another identity
 }
