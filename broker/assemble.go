@@ -75,7 +75,7 @@ func (b *Broker) replicate(p *parts, shared *codec.Codec) (err error) {
 // control makes the failure detector and the controller.
 func (b *Broker) control(p *parts) (err error) {
 	r, d := b.cfg.Replication, b.deps
-	load := newMeter(p.host, d.Clock)
+	p.load = newMeter(p.host, d.Clock)
 	p.beats = replication.NewHeartbeats(replication.HeartbeatsConfig{
 		Directory: p.dir, Dialer: p.conns, Clock: d.Clock, Logger: b.lg,
 		Detector: liveness.Config{Self: b.cfg.BrokerID, Interval: r.HeartbeatInterval.Std(), SuspectAfter: r.SuspectAfter.Std()},
@@ -86,7 +86,7 @@ func (b *Broker) control(p *parts) (err error) {
 			}
 			return l
 		},
-		Load: load.report,
+		Load: p.load.report,
 		OnLoad: func(id int32, all []replication.PartitionLoad) {
 			report := controller.LoadReport{Broker: id, Partitions: make(map[metadata.PartitionRef]controller.PartitionLoad, len(all))}
 			for _, l := range all {
@@ -137,9 +137,11 @@ func (b *Broker) serve(p *parts, listeners []server.Listener) (err error) {
 		Metadata:    shown,
 		ProducerIDs: producerIDs{p.ids},
 		Forwarder:   forwarder{p.conns, p.dir},
+		Cluster:     &clusterAdmin{b: b, p: p, m: p.load},
 		Replication: &replication.Service{
 			Directory: p.dir, Leaders: p.leaders, Heartbeats: p.beats,
 			StartStates: func(ref metadata.PartitionRef) (replication.StartStater, bool) { return p.host.lookup(ref) },
+			Inventories: func(ctx context.Context) (replication.Inventory, error) { return b.inventory(ctx, p.store) },
 		},
 		Clock: d.Clock, Logger: b.lg, Registerer: d.Registry,
 	})

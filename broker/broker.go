@@ -73,6 +73,7 @@ type parts struct {
 	server    *server.Server
 	ctrl      *controller.Controller
 	ids       *metadata.ProducerIDs
+	load      *meter
 	stop      *handOver
 	wake      func(context.Context) error // tells the controller of changes of health
 }
@@ -149,12 +150,13 @@ func (b *Broker) run(ctx context.Context) (err error) {
 		layer{func(ctx context.Context) error {
 			err := p.store.Run(ctx)
 			if err != nil {
+				p.stop.run(failedTimeout)
 				p.host.fail(err) // or the server would wait for answers that nobody gives any more
 			}
 			return err
 		}},
 		layer{p.cache.Run, p.reg.Run},
-		layer{p.ctrl.Run, p.host.Run, p.host.Tick, p.isr.Run, p.ids.Run, p.followers.Run, p.beats.Run, p.wake},
+		layer{p.ctrl.Run, p.host.Run, p.host.Tick, p.isr.Run, p.ids.Run, p.followers.Run, p.beats.Run, p.wake, (&snapshots{p, b, b.deps.Clock}).Run},
 		layer{p.server.Run, p.leaders.Run, b.followReadiness},
 		layer{p.stop.Run},
 	)

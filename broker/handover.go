@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,8 @@ const (
 	handOverPoll = 10 * time.Millisecond
 	// leaveTimeout bounds how long a broker that leads nothing any more waits to be out of the in-sync sets.
 	leaveTimeout = time.Second
+	// failedTimeout bounds the one attempt to hand over after a sync failed.
+	failedTimeout = time.Second
 )
 
 // handOver is the first thing that ends on a stop: the heartbeats say that this broker is about to go, the controller moves its
@@ -27,6 +30,7 @@ type handOver struct {
 	clk     clock.Clock
 	lg      *slog.Logger
 	on      atomic.Bool
+	once    sync.Once
 }
 
 func newHandOver(p *parts, timeout time.Duration, clk clock.Clock, lg *slog.Logger) *handOver {
@@ -43,8 +47,10 @@ func (h *handOver) Run(ctx context.Context) error {
 	return nil
 }
 
-// run hands over within a time.
-func (h *handOver) run(timeout time.Duration) {
+// run hands over within a time. A second call waits for the first.
+func (h *handOver) run(timeout time.Duration) { h.once.Do(func() { h.hand(timeout) }) }
+
+func (h *handOver) hand(timeout time.Duration) {
 	h.on.Store(true)
 	started := h.clk.Now()
 	if left := h.await(timeout, h.led); left > 0 {
@@ -102,11 +108,11 @@ func (h *handOver) count(s *metadata.State, f func(*metadata.Partition) bool) (n
 	return n
 }
 
-// others counts the members of p that are alive and stay.
+// others counts the members of p that are alive and stay. Who hears nobody waits for nobody.
 func (h *handOver) others(s *metadata.State, p *metadata.Partition) (n int) {
 	v := h.p.beats.View()
 	for _, m := range p.ISR {
-		if m.BrokerID != h.p.reg.BrokerID() && s.Eligible(m.BrokerID) && !slices.Contains(v.Stopping, m.BrokerID) && !slices.Contains(v.Confirmed, m.BrokerID) {
+		if m.BrokerID != h.p.reg.BrokerID() && s.Eligible(m.BrokerID) && slices.Contains(v.Beating, m.BrokerID) && !slices.Contains(v.Stopping, m.BrokerID) {
 			n++
 		}
 	}

@@ -3,10 +3,12 @@ package broker
 import (
 	"context"
 
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/log"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/peer"
 	"runnel.dev/runnel/broker/replication"
+	"runnel.dev/runnel/broker/storage"
 )
 
 // leaderStates implements startStates over the connections to other brokers.
@@ -19,4 +21,33 @@ func (l leaderStates) StartState(ctx context.Context, leader int32, ref metadata
 		return log.StartState{}, err
 	}
 	return replication.ReadStartState(ctx, conn, ref, epoch, offset)
+}
+
+// inventory is what the data directory holds, for a metadata store that has to be rebuilt.
+func (b *Broker) inventory(ctx context.Context, store *storage.Store) (replication.Inventory, error) {
+	logs, err := store.Inventory(ctx)
+	if err != nil {
+		return replication.Inventory{}, err
+	}
+	at, err := storage.LoadPosition(b.deps.FS, b.cfg.Storage.DataDir)
+	if err != nil {
+		return replication.Inventory{}, err
+	}
+	snapshot, err := storage.LoadSnapshot(b.deps.FS, b.cfg.Storage.DataDir)
+	if err != nil {
+		b.lg.Warn("the cluster snapshot cannot be read", "error", err)
+		snapshot = nil
+	}
+	id := store.StorageID()
+	out := replication.Inventory{Snapshot: snapshot, Header: &runnelv1.InventoryHeader{
+		ClusterId: store.ClusterID(), BrokerId: b.cfg.BrokerID, StorageId: id[:], MetadataClusterId: at.ClusterID, Era: at.Era, Revision: at.Revision,
+	}}
+	for _, l := range logs {
+		out.Logs = append(out.Logs, &runnelv1.InventoryLog{
+			TopicId: l.Ref.TopicID[:], Partition: l.Ref.Partition, TopicName: l.TopicName, TopicConfig: l.TopicConfig, LogId: l.LogID[:],
+			AdoptedEpoch: l.AdoptedEpoch, LatestEpoch: l.LatestEpoch, LogStart: l.LogStart, LogEnd: l.End, MaxProducerId: l.MaxProducerID,
+			Health: l.Health.String(),
+		})
+	}
+	return out, nil
 }

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +20,8 @@ type meter struct {
 	mu   sync.Mutex
 	at   time.Time
 	last map[metadata.PartitionRef]counters
+	// rates are those of the last report.
+	rates map[metadata.PartitionRef]replication.PartitionLoad
 }
 
 type counters struct{ recordsIn, bytesIn, bytesOut uint64 }
@@ -51,6 +55,28 @@ func (m *meter) report() []replication.PartitionLoad {
 			RecordsIn: float64(c.recordsIn-was.recordsIn) / seconds,
 		})
 	})
-	m.at, m.last = now, next
+	rates := make(map[metadata.PartitionRef]replication.PartitionLoad, len(next))
+	for ref := range next {
+		rates[ref] = replication.PartitionLoad{Ref: ref}
+	}
+	for _, l := range out {
+		rates[l.Ref] = l
+	}
+	m.at, m.last, m.rates = now, next, rates
 	return out
+}
+
+// rate returns the last rates of a partition; false when it was not measured yet.
+func (m *meter) rate(ref metadata.PartitionRef) (replication.PartitionLoad, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.rates[ref]
+	return r, ok
+}
+
+// all returns the last rates of all partitions.
+func (m *meter) all() []replication.PartitionLoad {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.rates))
 }

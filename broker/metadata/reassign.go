@@ -92,7 +92,11 @@ func (b Builder) AcceptUnclean(s *State, reg RegRef, p *Partition, logID ids.Log
 // newest State, p the partition in it. The controller then elects the broker under a higher epoch; the earlier members come back
 // by truncation. Errors: ErrNotEligible, ErrNotRegistered, ErrInvalidArgument, ErrUnavailable.
 func (c *Client) AcceptUnclean(ctx context.Context, reg *Registration, s *State, p *Partition, logID ids.LogID) (BulkResult, error) {
-	ref := reg.Ref()
+	return c.AcceptUncleanFor(ctx, reg.Ref(), s, p, logID)
+}
+
+// AcceptUncleanFor is AcceptUnclean on behalf of another broker, whose registration and log ID the caller has learned from it.
+func (c *Client) AcceptUncleanFor(ctx context.Context, ref RegRef, s *State, p *Partition, logID ids.LogID) (BulkResult, error) {
 	txs, err := c.build.AcceptUnclean(s, ref, p, logID)
 	if err != nil {
 		return BulkResult{}, err

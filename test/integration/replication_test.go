@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+
+	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 
 	"runnel.dev/runnel/broker/config"
 	"runnel.dev/runnel/client"
@@ -201,5 +204,128 @@ func TestMoreReplicasThanBrokersAreRefused(t *testing.T) {
 	wantReason(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
 	if errors.Is(err, client.ErrNotWritten) {
 		t.Error("a produce error")
+	}
+}
+
+func admin(t *testing.T, b *testcluster.Broker) runnelv1.AdminClient {
+	t.Helper()
+	return runnelv1.NewAdminClient(dial(t, b.Address()))
+}
+
+// held waits until every partition of a topic has its replicas exactly on these brokers, all in sync, and nothing moves.
+func held(t *testing.T, cl *client.Client, topic string, brokers ...int32) {
+	t.Helper()
+	testcluster.Eventually(t, func() error {
+		for _, p := range partitions(t, cl, topic) {
+			replicas, isr := slices.Sorted(slices.Values(p.Replicas)), slices.Sorted(slices.Values(p.ISR))
+			if !slices.Equal(replicas, brokers) || !slices.Equal(isr, brokers) || p.Leader < 0 {
+				return fmt.Errorf("partition %d: replicas %d, in sync %d, leader %d; want %d", p.Partition, p.Replicas, p.ISR, p.Leader, brokers)
+			}
+		}
+		return nil
+	})
+}
+
+// A broker is added, partitions move to it under load, and what they leave behind is removed.
+func TestReassignToAnAddedBroker(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	topic := createReplicated(t, cl, "t", 2, 3)
+	inSync(t, cl, "t", 3)
+	l := startLoad(t, cl, "t", 2)
+	l.goesOn(200)
+	c.AddBroker(4).Start()
+	api := admin(t, c.Broker(4)) // whoever is asked
+	targets := []*runnelv1.PartitionTarget{
+		{Topic: "t", Partition: 0, Replicas: []int32{4, 2, 3}}, {Topic: "t", Partition: 1, Replicas: []int32{2, 4, 3}},
+	}
+	testcluster.Eventually(t, func() error {
+		resp, err := api.ReassignPartitions(bounded(t), &runnelv1.ReassignPartitionsRequest{Targets: targets})
+		if err != nil {
+			return err
+		}
+		for _, r := range resp.GetResults() {
+			if r.GetError() != nil {
+				return fmt.Errorf("%s/%d: %v", r.GetTopic(), r.GetPartition(), r.GetError())
+			}
+		}
+		return nil
+	})
+	held(t, cl, "t", 2, 3, 4)
+	l.goesOn(200)
+	l.check()
+	testcluster.Eventually(t, func() error {
+		if _, err := os.Stat(filepath.Join(c.Broker(1).DataDir(), topic.ID.String())); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("what moved away is still there: %v", err)
+		}
+		return nil
+	})
+	resp, err := api.ReassignPartitions(bounded(t), &runnelv1.ReassignPartitionsRequest{Targets: []*runnelv1.PartitionTarget{
+		{Topic: "t", Partition: 0, Replicas: []int32{4, 2, 9}}, {Topic: "t", Partition: 7, Replicas: []int32{4, 2, 3}},
+		{Topic: "none", Partition: 0, Replicas: []int32{4, 2, 3}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"BROKER_UNKNOWN", "UNKNOWN_PARTITION", "TOPIC_NOT_FOUND"} {
+		if got := resp.GetResults()[i].GetError().GetReason(); got != want {
+			t.Errorf("target %d: reason %q, want %q", i, got, want)
+		}
+	}
+}
+
+// A drained broker holds nothing in the end, may be stopped, and gets nothing new.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 4)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 4, 3)
+	inSync(t, cl, "t", 3)
+	l := startLoad(t, cl, "t", 4)
+	l.goesOn(200)
+	api := admin(t, c.Broker(2))
+	if _, err := api.DrainBroker(bounded(t), &runnelv1.DrainBrokerRequest{BrokerId: 1}); err != nil {
+		t.Fatal(err)
+	}
+	held(t, cl, "t", 2, 3, 4)
+	safe, err := api.SafeToStop(bounded(t), &runnelv1.SafeToStopRequest{BrokerId: 1})
+	if err != nil || !safe.GetSafe() {
+		t.Errorf("%v, %v", safe, err)
+	}
+	createReplicated(t, cl, "later", 2, 3)
+	held(t, cl, "later", 2, 3, 4)
+	l.goesOn(200)
+	l.check()
+	if _, err := api.DrainBroker(bounded(t), &runnelv1.DrainBrokerRequest{BrokerId: 9}); err == nil {
+		t.Error("a broker that does not exist is drained")
+	}
+}
+
+// The replicas of a topic are changed, up and down.
+func TestChangeReplicas(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 1, 1)
+	produce(t, cl, "t", 0, values(5)...)
+	api := admin(t, c.Broker(1))
+	for _, n := range []int32{3, 2} {
+		if _, err := api.UpdateTopic(bounded(t), &runnelv1.UpdateTopicRequest{Name: "t", Replicas: n}); err != nil {
+			t.Fatal(err)
+		}
+		testcluster.Eventually(t, func() error {
+			p := partitions(t, cl, "t")[0]
+			if len(p.Replicas) != int(n) || len(p.ISR) != int(n) {
+				return fmt.Errorf("replicas %d, in sync %d, want %d", p.Replicas, p.ISR, n)
+			}
+			return nil
+		})
+	}
+	if got := texts(read(t, cl, client.Earliest, tp("t", 0))); !slices.Equal(got, values(5)) {
+		t.Errorf("read %q", got)
+	}
+	if _, err := api.UpdateTopic(bounded(t), &runnelv1.UpdateTopicRequest{Name: "t", Replicas: 4}); err == nil {
+		t.Error("more replicas than brokers")
 	}
 }

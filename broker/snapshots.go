@@ -1,0 +1,68 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/internal/clock"
+)
+
+// snapshotInterval is the time between two cluster snapshots on the disks of two brokers.
+const snapshotInterval = time.Minute
+
+// snapshots keeps the whole metadata, as of at most snapshotInterval ago, on the disks of two brokers: the controller's and another's. With
+// an emptied etcd it is what `runnel etcd recover` begins with.
+type snapshots struct {
+	p   *parts
+	b   *Broker
+	clk clock.Clock
+}
+
+// Run saves snapshots until ctx ends. A failure is logged, and made up for at the next time.
+func (s *snapshots) Run(ctx context.Context) error {
+	tick := s.clk.NewTicker(snapshotInterval)
+	defer tick.Stop()
+	var saved int64
+	for {
+		now := s.p.cache.Snapshot()
+		if s.mine(now) && now.Revision() > saved {
+			if err := s.save(ctx); err != nil && ctx.Err() == nil {
+				s.b.lg.Warn("the cluster snapshot could not be saved; will retry", "error", err)
+			} else if err == nil {
+				saved = now.Revision()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C():
+		}
+	}
+}
+
+// mine reports whether this broker is one of the two: the controller, or the live one with the lowest id beside it.
+func (s *snapshots) mine(now *metadata.State) bool {
+	c := now.Controller()
+	if c == nil {
+		return false
+	}
+	me := s.p.reg.BrokerID()
+	if c.BrokerID == me {
+		return true
+	}
+	for _, b := range now.Brokers() {
+		if b.ID != c.BrokerID {
+			return b.ID == me
+		}
+	}
+	return false
+}
+
+func (s *snapshots) save(ctx context.Context) error {
+	image, err := s.p.client.SnapshotPrefix(ctx)
+	if err != nil {
+		return err
+	}
+	return s.p.store.SaveSnapshot(image)
+}
