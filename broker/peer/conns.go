@@ -54,7 +54,7 @@ const (
 // backoff is short: failover takes less than a second, and a broker that restarts should be found at once.
 var backoff = grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}
 
-// ErrClosed: Close was called.
+// ErrClosed says that Close was called.
 var ErrClosed = errors.New("peer connections are closed")
 
 // Config is what Conns need.

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -210,7 +209,7 @@ func TestCredentialsThatTheCallerSetStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := Outgoing(context.Background(), Credentials{ClusterID: "another", ID: 2, Epoch: 20})
+	ctx := Outgoing(t.Context(), Credentials{ClusterID: "another", ID: 2, Epoch: 20})
 	s, err := runnelv1.NewReplicationClient(conn).Inventory(ctx, &runnelv1.InventoryRequest{})
 	if err != nil {
 		t.Fatal(err)

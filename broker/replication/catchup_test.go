@@ -106,6 +106,7 @@ func TestHungFollowerHoldsUpNobody(t *testing.T) {
 	a.host(src, 0)
 	r := raw(hung, a, runnelv1.ReplicateStream_REPLICATE_STREAM_TAIL)
 	r.say(&codec.ReplicateRequestFrame{Subscribe: []*runnelv1.ReplicateSubscribe{wish(hung, 1, 0)}})
+	src.until("the first", func() bool { return len(src.senders) == 1 })
 	dst := newSink(t, well.followers, 0)
 	dst.subscribe(1)
 	src.until("both", func() bool { return len(src.senders) == 2 })

@@ -93,7 +93,7 @@ func (f *Followers) Run(ctx context.Context) error {
 	f.mu.Lock()
 	f.mu.ctx = ctx
 	for _, l := range f.mu.links {
-		f.startLocked(l)
+		f.startLocked(ctx, l)
 	}
 	f.mu.Unlock()
 	<-ctx.Done()
@@ -123,8 +123,7 @@ func (f *Followers) begin(g func()) bool {
 	return true
 }
 
-func (f *Followers) startLocked(l *link) {
-	ctx := f.mu.ctx
+func (f *Followers) startLocked(ctx context.Context, l *link) {
 	for _, st := range append([]*followerStream{l.catchUp}, l.tails...) {
 		f.begin(func() { st.run(ctx) })
 	}
@@ -140,7 +139,7 @@ func (f *Followers) linkLocked(leader int32) *link {
 	}
 	f.mu.links[leader] = l
 	if f.mu.ctx != nil {
-		f.startLocked(l)
+		f.startLocked(f.mu.ctx, l)
 	}
 	return l
 }

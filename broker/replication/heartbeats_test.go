@@ -98,7 +98,7 @@ func (n *beatNet) beat(t testing.TB, id int32, epoch int64) *beatNode {
 	n.mu.Unlock()
 	b.grpc = grpc.NewServer(grpc.ForceServerCodecV2(c), grpc.WaitForHandlers(true))
 	runnelv1.RegisterReplicationServer(b.grpc, replicationServer{service: &Service{Directory: b.dir, Heartbeats: b.hb}})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := b.grpc.Serve(l); err != nil {
@@ -124,7 +124,7 @@ func (n *beatNet) beat(t testing.TB, id int32, epoch int64) *beatNode {
 
 // settle lets d pass.
 func settle(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 }
 

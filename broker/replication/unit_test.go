@@ -93,7 +93,7 @@ func TestBucket(t *testing.T) {
 func TestBucketDoesNotSaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(clock.System(), 1000)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		begin := time.Now()
 		for range 3 {
 			if err := b.wait(t.Context()); err != nil {

@@ -80,7 +80,7 @@ const maxOffsets = 2 + 5*11
 // list appends n entries to the header, in a pooled buffer, and the batch behind them.
 func (e *encoded) list(h []byte, pool *Pool, n int, entry func([]byte, int) []byte, batch mem.Buffer) mem.BufferSlice {
 	b := pool.Get(len(h) + n*maxOffsets + maxOffsets)
-	buf := append((*b)[:0], h...)
+	buf := (*b)[:copy(*b, h)]
 	for i := range n {
 		buf = entry(buf, i)
 	}
@@ -152,7 +152,7 @@ func (f *ReplicateFrame) unmarshal(c *cursor, pool *Pool) error {
 }
 
 func (f *ReplicateFrame) int64Of(num protowire.Number) *int64 {
-	switch num {
+	switch num { //nolint:exhaustive // field numbers, not an enumeration
 	case replicateBaseOffset:
 		return &f.BaseOffset
 	case replicateHighWatermark:
