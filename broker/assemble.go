@@ -111,14 +111,15 @@ func (b *Broker) control(p *parts) (err error) {
 // relay puts a token into wake whenever changed announces something, until ctx ends.
 func relay(ctx context.Context, changed func() <-chan struct{}, wake chan<- struct{}) error {
 	for {
-		select {
-		case <-changed():
-		case <-ctx.Done():
-			return nil
-		}
+		next := changed() // before the token: whoever takes it has seen all that came earlier
 		select {
 		case wake <- struct{}{}:
 		default:
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }

@@ -1,13 +1,12 @@
 package broker
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
-
-	"fmt"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
@@ -68,11 +67,11 @@ func describeConfig(c config.Config) []*runnelv1.ConfigEntry {
 
 // flatten notes each single value below v under its dotted name.
 func flatten(name string, v reflect.Value, into map[string]string) {
-	if s, ok := v.Interface().(fmt.Stringer); ok {
+	if s, ok := reflect.TypeAssert[fmt.Stringer](v); ok {
 		into[name] = s.String()
 		return
 	}
-	switch v.Kind() { //nolint:exhaustive // the others are single values
+	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")

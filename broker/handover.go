@@ -72,9 +72,7 @@ func (h *handOver) await(timeout time.Duration, count func(*metadata.State) int)
 		if left == 0 || !h.clk.Now().Before(deadline) {
 			return left
 		}
-		if err := clock.Sleep(context.Background(), h.clk, handOverPoll); err != nil {
-			return left
-		}
+		<-h.clk.After(handOverPoll)
 	}
 }
 

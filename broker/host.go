@@ -79,6 +79,7 @@ type host struct {
 	again chan struct{}
 
 	// Only the goroutine of Run uses what follows.
+	ctx     context.Context        // of the pass, without its end
 	applied map[ids.TopicID]string // settings in force, as stored in the directories
 	saved   metadata.Position
 }
@@ -168,16 +169,6 @@ func (h *host) each(f func(*partition.Partition)) {
 		f(v.(*partition.Partition)) // only host stores into it
 		return true
 	})
-}
-
-// leads counts the partitions that this broker leads now.
-func (h *host) leads() (n int) {
-	h.each(func(p *partition.Partition) {
-		if p.Role().Leading {
-			n++
-		}
-	})
-	return n
 }
 
 // retention is storage's wish that a log begin at target. Only a leader's counts.

@@ -23,6 +23,7 @@ func (h *host) carryOut(ctx context.Context, w *plan) (failed bool) {
 		}
 	}
 	// Roles go first: they only need this broker, and everything behind them may wait for the disk or for etcd.
+	h.ctx = context.WithoutCancel(ctx)
 	h.assign(w.roles)
 	attempt("purge", h.purge(ctx, w.purge))
 	attempt("remove", h.remove(w.remove))
@@ -145,7 +146,7 @@ func (h *host) assign(work []assignment) {
 		}
 		if !ok {
 			p = partition.New(partition.Config{
-				Log: a.log, Clock: h.clk, Origin: h.origin, Gate: h.store.CheckProduce, Logger: h.lg,
+				Context: h.ctx, Log: a.log, Clock: h.clk, Origin: h.origin, Gate: h.store.CheckProduce, Logger: h.lg,
 				Replica:   replica.Config{BrokerID: h.reg.BrokerID(), LagTimeout: h.lagTimeout},
 				Transport: h.transport, Metadata: h.writer, Reset: h, Workers: h.workers,
 			})

@@ -17,8 +17,9 @@ const resetTimeout = 10 * time.Second
 //
 // Crash windows: before ReplaceLog nothing has happened; after it the log is a new one that nobody counts on, and begins where it can go on.
 func (h *host) Reset(p *partition.Partition, leader, epoch int32, offset int64) {
+	ctx := p.Context()
 	h.resets.Go(func() {
-		if err := h.reset(p, leader, epoch, offset); err != nil {
+		if err := h.reset(ctx, p, leader, epoch, offset); err != nil {
 			p.ResetFailed(err)
 		}
 		h.lookAgain()
@@ -26,8 +27,8 @@ func (h *host) Reset(p *partition.Partition, leader, epoch int32, offset int64) 
 }
 
 // reset leaves p closed, or returns an error.
-func (h *host) reset(p *partition.Partition, leader, epoch int32, offset int64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), resetTimeout)
+func (h *host) reset(ctx context.Context, p *partition.Partition, leader, epoch int32, offset int64) error {
+	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()
 	ref := metadata.PartitionRef{TopicID: p.TopicID(), Partition: p.Number()}
 	if h.starts == nil {

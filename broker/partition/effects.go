@@ -1,7 +1,6 @@
 package partition
 
 import (
-	"context"
 	"log/slog"
 
 	"runnel.dev/runnel/broker/replica"
@@ -29,19 +28,20 @@ func (p *Partition) carryOut(e *effect) {
 			p.cfg.Reset.Reset(p, p.Role().LeaderID, e.Epoch, e.Offset)
 		}
 	case replica.EffectJournalLogStart:
-		err := p.log.JournalLogStart(context.Background(), e.Offset)
-		p.report("the log start could not be journaled", err)
+		err := p.log.JournalLogStart(p.cfg.Context, e.Offset)
+		p.report("journal the log start", err)
 		p.step(replica.Event{Kind: replica.EventLogStartJournaled, Offset: e.Offset, Err: err}, waitsForDisk)
 	case replica.EffectPublishLogStart:
-		p.report("the log start could not be moved", p.log.PublishLogStart(context.Background(), e.Offset))
+		p.report("move the log start", p.log.PublishLogStart(p.cfg.Context, e.Offset))
 		p.notify(noteReaders | noteFollowers)
 	case replica.EffectRole, replica.EffectHighWatermark, replica.EffectAppend: // done within stepLocked
 	}
 }
 
-func (p *Partition) report(what string, err error) {
+func (p *Partition) report(step string, err error) {
 	if err != nil && p.cfg.Logger != nil {
-		p.cfg.Logger.Warn(what, slog.Any("topic_id", p.TopicID()), slog.Int("partition", int(p.Number())), slog.Any("error", err))
+		p.cfg.Logger.Warn("replication met an error; will retry", slog.String("step", step), slog.Any("topic_id", p.TopicID()),
+			slog.Int("partition", int(p.Number())), slog.Any("error", err))
 	}
 }
 
@@ -54,7 +54,7 @@ func (p *Partition) assignEpoch(epoch int32) {
 	n, _ := p.stepLocked(ev) // this goroutine drains already
 	p.pending.mu.Unlock()
 	p.produceMu.Unlock()
-	p.report("a leader epoch could not begin", err)
+	p.report("begin a leader epoch", err)
 	p.notify(n)
 }
 
@@ -65,7 +65,7 @@ func (p *Partition) truncate(to int64) {
 	p.pending.held = true
 	p.failPendingLocked(errTruncated)
 	p.pending.mu.Unlock()
-	err := p.log.Truncate(context.Background(), to)
+	err := p.log.Truncate(p.cfg.Context, to)
 	p.pending.mu.Lock()
 	p.pending.held = false
 	p.wokenAt = min(p.wokenAt, p.log.HighWatermark())
@@ -73,7 +73,7 @@ func (p *Partition) truncate(to int64) {
 	n |= p.settleLocked()                                                       // refusals that came meanwhile
 	p.pending.mu.Unlock()
 	p.produceMu.Unlock()
-	p.report("the log could not be truncated to its leader's history", err)
+	p.report("truncate to the leader's history", err)
 	p.notify(n)
 }
 
@@ -114,7 +114,7 @@ func (p *Partition) ProposalSettled(proposal uint64, applied bool, record *repli
 
 // ResetFailed answers Resetter.Reset.
 func (p *Partition) ResetFailed(err error) {
-	p.report("the log could not be made anew", err)
+	p.report("begin the log anew", err)
 	p.step(replica.Event{Kind: replica.EventTruncated, Err: err}, waitsForAppends)
 }
 

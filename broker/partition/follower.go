@@ -6,22 +6,22 @@ import (
 	"runnel.dev/runnel/broker/replica"
 )
 
-// Granted: the leader of session s pushes from offset on, in epoch.
+// Granted says that the leader of session s pushes from offset on, in epoch.
 func (p *Partition) Granted(s replica.Session, epoch int32, offset int64) {
 	p.step(replica.Event{Kind: replica.EventGranted, Session: s, Epoch: epoch, Offset: offset}, waitsForAppends)
 }
 
-// DivergingAt: the leader's history has epoch last, at or below the epoch asked about, which ends at end; -1, -1: nothing.
+// DivergingAt says that the leader's history has epoch last, at or below the epoch asked about, which ends at end; -1, -1: nothing.
 func (p *Partition) DivergingAt(s replica.Session, epoch int32, end int64) {
 	p.step(replica.Event{Kind: replica.EventDiverging, Session: s, Epoch: epoch, Offset: end}, waitsForAppends)
 }
 
-// BelowStartAt: the leader's log begins at logStart, above what was asked for.
+// BelowStartAt says that the leader's log begins at logStart, above what was asked for.
 func (p *Partition) BelowStartAt(s replica.Session, logStart int64) {
 	p.step(replica.Event{Kind: replica.EventBelowStart, Session: s, Offset: logStart}, waitsForAppends)
 }
 
-// Refused: the leader does not serve session s, for a reason, or the stream broke (0).
+// Refused says that the leader does not serve session s, for a reason, or that the stream broke (0).
 func (p *Partition) Refused(s replica.Session, reason replica.Reason) {
 	p.step(replica.Event{Kind: replica.EventRefused, Session: s, Reason: reason}, waitsForAppends)
 }

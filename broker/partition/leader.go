@@ -74,14 +74,14 @@ func (p *Partition) SubscribeFollower(
 	return session
 }
 
-// FollowerAck: the follower of session s has flushed up to flushed in epoch, and has journaled logStart.
+// FollowerAck says that the follower of session s has flushed up to flushed in epoch, and has journaled logStart.
 func (p *Partition) FollowerAck(s replica.Session, peerEpoch int64, epoch int32, flushed, logStart int64) {
 	p.step(replica.Event{
 		Kind: replica.EventAck, Session: s, PeerEpoch: peerEpoch, Epoch: epoch, Offset: flushed, LogStart: logStart,
 	}, waitsForAppends)
 }
 
-// FollowerGone: the follower of session s, or its stream, has ended. Unknown sessions are ignored.
+// FollowerGone says that the follower of session s, or its stream, has ended. Unknown sessions are ignored.
 func (p *Partition) FollowerGone(s replica.Session) {
 	p.pending.mu.Lock()
 	p.dropFollowerLocked(s)
@@ -89,16 +89,15 @@ func (p *Partition) FollowerGone(s replica.Session) {
 	p.step(replica.Event{Kind: replica.EventUnsubscribed, Session: s}, waitsForAppends)
 }
 
-func (p *Partition) dropFollowerLocked(s replica.Session) (Sender, bool) {
+func (p *Partition) dropFollowerLocked(s replica.Session) {
 	f, ok := p.followers.all[s]
 	if !ok {
-		return nil, false
+		return
 	}
 	delete(p.followers.all, s)
 	if f.granted {
 		p.followers.publishLocked()
 	}
-	return f.sender, true
 }
 
 // answer carries the machine's answer to a follower.

@@ -59,25 +59,11 @@ func needs(k replica.EffectKind) patience {
 	return waitsForNothing
 }
 
-// step gives the machine an event and does what it asks for. For events that end leadership, see change.
+// step gives the machine an event and does what it asks for. Events that can begin or end leading or following need produceMu beside it.
 func (p *Partition) step(ev replica.Event, how patience) {
 	p.pending.mu.Lock()
 	n, mine := p.stepLocked(ev)
 	p.pending.mu.Unlock()
-	p.notify(n)
-	if mine {
-		p.drain(how)
-	}
-}
-
-// change is step for events that can begin or end leading or following: an append that is in progress is over before, so that the
-// log end that the machine sees is one that stays.
-func (p *Partition) change(ev replica.Event, how patience) {
-	p.produceMu.Lock()
-	p.pending.mu.Lock()
-	n, mine := p.stepLocked(ev)
-	p.pending.mu.Unlock()
-	p.produceMu.Unlock()
 	p.notify(n)
 	if mine {
 		p.drain(how)
@@ -95,7 +81,7 @@ func (p *Partition) stepLocked(ev replica.Event) (n notes, mine bool) {
 	settle := ev.Kind == replica.EventFlushed
 	steps := p.machine.Step(&p.event)
 	for i := range steps {
-		switch e := &steps[i]; e.Kind { //nolint:exhaustive // the others are queued
+		switch e := &steps[i]; e.Kind {
 		case replica.EffectAppend:
 			n |= noteAppend
 		case replica.EffectHighWatermark:

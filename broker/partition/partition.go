@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -18,6 +19,8 @@ import (
 type Config struct {
 	Log   *log.Log
 	Clock clock.Clock
+	// Context bounds work for the disk that no request waits for, such as truncations. It outlives the partition. Required.
+	Context context.Context
 	// Origin is a time before New, the same for all partitions of a process: subscriptions are numbered on from one partition to the
 	// next over the same directory. Zero: now.
 	Origin time.Time
@@ -77,6 +80,9 @@ func New(c Config) *Partition {
 	c.Log.OnFlushed(func(int64) { p.step(replica.Event{Kind: replica.EventFlushed}, waitsForNothing) })
 	return p
 }
+
+// Context returns Config.Context.
+func (p *Partition) Context() context.Context { return p.cfg.Context }
 
 // Log returns the partition's log.
 func (p *Partition) Log() *log.Log { return p.log }

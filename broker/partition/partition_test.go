@@ -64,7 +64,7 @@ func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, host: partitiontest.NewHost(t, clock.NewFake(start))}
 	f.log = f.host.Log(ids.NewTopicID(), 3, log.DefaultConfig())
-	f.p = partition.New(partition.Config{Log: f.log, Clock: f.host.Clock, Replica: replica.Config{BrokerID: 7}})
+	f.p = partition.New(partition.Config{Context: t.Context(), Log: f.log, Clock: f.host.Clock, Replica: replica.Config{BrokerID: 7}})
 	f.lead(1)
 	return f
 }

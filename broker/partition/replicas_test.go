@@ -48,7 +48,7 @@ func newReplicas(t *testing.T, minISR int, brokers ...int32) *replicas {
 		n := &node{all: r, id: id, host: partitiontest.NewHost(t, r.clk)}
 		n.log = n.host.Log(r.topic, 0, log.DefaultConfig())
 		n.p = partition.New(partition.Config{
-			Log: n.log, Clock: r.clk, Origin: start.Add(-time.Hour), Replica: replica.Config{BrokerID: id}, Transport: n, Metadata: n, Reset: n,
+			Context: t.Context(), Log: n.log, Clock: r.clk, Origin: start.Add(-time.Hour), Replica: replica.Config{BrokerID: id}, Transport: n, Metadata: n, Reset: n,
 		})
 		r.brokers[id] = n
 		r.record.ISR = append(r.record.ISR, n.member())

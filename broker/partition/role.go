@@ -113,7 +113,7 @@ func (p *Partition) publishRoleLocked() notes {
 func (r *role) same(o *role) bool {
 	a, b := r.Role, o.Role
 	return a.Leading == b.Leading && a.Writable == b.Writable && a.LeaderID == b.LeaderID && a.Epoch == b.Epoch && a.MinISR == b.MinISR &&
-		a.Damage == b.Damage && r.epochStart == o.epochStart && slices.Equal(a.Replicas, b.Replicas) && slices.Equal(a.ISR, b.ISR)
+		(a.Damage == nil) == (b.Damage == nil) && r.epochStart == o.epochStart && slices.Equal(a.Replicas, b.Replicas) && slices.Equal(a.ISR, b.ISR)
 }
 
 // Role returns the role in force. Its slices must not be changed.

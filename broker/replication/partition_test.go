@@ -40,7 +40,8 @@ func newReplicas(t testing.TB, n int) *replicas {
 		h := partitiontest.NewHost(t, clock.System())
 		t.Cleanup(h.StartSyncing())
 		p := partition.New(partition.Config{
-			Log: h.Log(topic, 0, log.DefaultConfig()), Clock: clock.System(), Replica: replica.Config{BrokerID: x.id}, Transport: x.followers,
+			Context: t.Context(),
+			Log:     h.Log(topic, 0, log.DefaultConfig()), Clock: clock.System(), Replica: replica.Config{BrokerID: x.id}, Transport: x.followers,
 		})
 		x.host(p, 0)
 		r.nodes, r.parts = append(r.nodes, x), append(r.parts, p)

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
-
 	"runnel.dev/runnel/broker/config"
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/testcluster"
@@ -113,6 +112,14 @@ func TestAnEmptiedBrokerReplicatesAgain(t *testing.T) {
 	}
 	lost := c.Broker(2)
 	lost.Kill()
+	// While the dead broker's registration lives, another disk under its id is refused.
+	testcluster.Eventually(t, func() error {
+		info, err := cl.Admin().DescribeCluster(bounded(t))
+		if err == nil && slices.ContainsFunc(info.Brokers, func(b client.BrokerInfo) bool { return b.ID == 2 }) {
+			err = errors.New("broker 2 is still registered")
+		}
+		return err
+	})
 	if err := os.RemoveAll(lost.DataDir()); err != nil {
 		t.Fatal(err)
 	}
@@ -257,12 +264,13 @@ func TestReassignToAnAddedBroker(t *testing.T) {
 	l.check()
 	testcluster.Eventually(t, func() error {
 		if _, err := os.Stat(filepath.Join(c.Broker(1).DataDir(), topic.ID.String())); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("what moved away is still there: %v", err)
+			return fmt.Errorf("what moved away is still there: %w", err)
 		}
 		return nil
 	})
 	resp, err := api.ReassignPartitions(bounded(t), &runnelv1.ReassignPartitionsRequest{Targets: []*runnelv1.PartitionTarget{
-		{Topic: "t", Partition: 0, Replicas: []int32{4, 2, 9}}, {Topic: "t", Partition: 7, Replicas: []int32{4, 2, 3}},
+		{Topic: "t", Partition: 0, Replicas: []int32{4, 2, 9}},
+		{Topic: "t", Partition: 7, Replicas: []int32{4, 2, 3}},
 		{Topic: "none", Partition: 0, Replicas: []int32{4, 2, 3}},
 	}})
 	if err != nil {

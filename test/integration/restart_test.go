@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"runnel.dev/runnel/client"
-	"runnel.dev/runnel/internal/testcluster"
 	"runnel.dev/runnel/internal/history"
+	"runnel.dev/runnel/internal/testcluster"
 )
 
 // outstanding is how many records of a partition may wait for their ack.

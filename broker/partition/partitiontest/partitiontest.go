@@ -113,7 +113,7 @@ func (h *Host) Log(id ids.TopicID, number int32, cfg log.Config) *log.Log {
 // Leader makes a partition that broker leads in epoch 1, alone, and returns once it does.
 func (h *Host) Leader(id ids.TopicID, number, broker int32, cfg log.Config) *partition.Partition {
 	h.t.Helper()
-	p := partition.New(partition.Config{Log: h.Log(id, number, cfg), Clock: h.Clock, Replica: replica.Config{BrokerID: broker}})
+	p := partition.New(partition.Config{Context: context.Background(), Log: h.Log(id, number, cfg), Clock: h.Clock, Replica: replica.Config{BrokerID: broker}})
 	Lead(p, broker, 1)
 	h.Sync() // the epoch
 	return p
