@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/internal/ids"
@@ -82,8 +83,8 @@ func (c *Controller) writeEach(ctx context.Context, n int, plan planner, write w
 	return out, nil
 }
 
-// Reassign begins to move partitions. The answer has an entry per request, in order; Err there says that one failed while others may have been
-// begun. Requests for one partition twice are refused as a whole. It returns once the beginnings are recorded.
+// Reassign begins to move partitions. The answer has an entry per request, in order; Err there says that one failed while others may have
+// been begun. Requests for one partition twice are refused as a whole. It returns once the beginnings are recorded.
 func (c *Controller) Reassign(ctx context.Context, requests []ReassignRequest) ([]Reassignment, error) {
 	if err := distinct(requests); err != nil {
 		return nil, err
@@ -100,7 +101,8 @@ func (c *Controller) Reassign(ctx context.Context, requests []ReassignRequest) (
 			pl.count()
 		}
 		if !pl.admit(p, next) {
-			return p, nil, fmt.Errorf("%w: at most %d at a time to or from one broker, of %d", ErrBusy, c.settings.MaxMoves, append(next.Adding, next.Removing...))
+			return p, nil, fmt.Errorf("%w: at most %d at a time to or from one broker, of %d",
+				ErrBusy, c.settings.MaxMoves, slices.Concat(next.Adding, next.Removing))
 		}
 		return p, next, nil
 	}, c.client.SetReassignment)
@@ -241,8 +243,8 @@ func (c *Controller) ElectLeaders(ctx context.Context, refs []metadata.Partition
 	return out, err
 }
 
-// AllowUnclean checks that an unclean election makes sense (CheckUnclean), and writes the audit line. by names who asked. The named broker then
-// carries it out: metadata.Client.AcceptUnclean.
+// AllowUnclean checks that an unclean election makes sense (CheckUnclean), and writes the audit line. by names who asked. The named
+// broker then carries it out: metadata.Client.AcceptUnclean.
 func (c *Controller) AllowUnclean(ref metadata.PartitionRef, broker int32, by string) error {
 	s, in, _, err := c.view()
 	if err != nil {
@@ -252,8 +254,8 @@ func (c *Controller) AllowUnclean(ref metadata.PartitionRef, broker int32, by st
 		return err
 	}
 	p, _ := s.Partition(ref.TopicID, ref.Partition)
-	c.lg.Warn("unclean election: acknowledged records may be lost", "audit", true, "by", by, "topic_id", ref.TopicID, "partition", ref.Partition,
-		"broker", broker, "leader", p.Leader, "leader_epoch", p.LeaderEpoch, "in_sync", brokersOf(p.ISR))
+	c.lg.Warn("unclean election: acknowledged records may be lost", "audit", true, "by", by, "topic_id", ref.TopicID,
+		"partition", ref.Partition, "broker", broker, "leader", p.Leader, "leader_epoch", p.LeaderEpoch, "in_sync", brokersOf(p.ISR))
 	return nil
 }
 
@@ -283,8 +285,8 @@ func (c *Controller) changeStorage(ctx context.Context, plan func(*metadata.Stat
 	return fmt.Errorf("%w: a registry entry keeps changing", metadata.ErrConflict)
 }
 
-// Drain begins to move everything away from a broker, leaderships first, and keeps new replicas away until Undrain. It returns how much there is
-// to do, without waiting for it. With dryRun it only says that. ErrUnknownBroker, ErrWrongState.
+// Drain begins to move everything away from a broker, leaderships first, and keeps new replicas away until Undrain. It returns how much
+// there is to do, without waiting for it. With dryRun it only says that. ErrUnknownBroker, ErrWrongState.
 func (c *Controller) Drain(ctx context.Context, id int32, dryRun bool) (DrainStatus, error) {
 	s, in, _, err := c.view()
 	if err != nil {
@@ -304,8 +306,8 @@ func (c *Controller) Drain(ctx context.Context, id int32, dryRun bool) (DrainSta
 	return DrainProgress(c.cache.Snapshot(), in, id)
 }
 
-// Undrain lets a broker hold replicas again, also one that was decommissioned. What has left does not come back by itself. ErrUnknownBroker,
-// ErrWrongState.
+// Undrain lets a broker hold replicas again, also one that was decommissioned. What has left does not come back by itself.
+// ErrUnknownBroker, ErrWrongState.
 func (c *Controller) Undrain(ctx context.Context, id int32) error {
 	return c.changeStorage(ctx, func(s *metadata.State, _ *Input) (*metadata.Storage, error) {
 		return change(s, id, metadata.StorageActive, metadata.StorageDraining, metadata.StorageDecommissioned)
@@ -319,8 +321,9 @@ func (c *Controller) Decommission(ctx context.Context, id int32, storage ids.Sto
 	return c.changeOrTry(ctx, dryRun, plan)
 }
 
-// Fence declares a storage lost: its replicas leave every in-sync set, below the minimum too. The answer lists the partitions that are left with
-// fewer in-sync replicas than they need. *UnsafeError when some are left with none, unless acceptLoss; ErrOtherStorage, ErrUnknownBroker, ErrWrongState.
+// Fence declares a storage lost: its replicas leave every in-sync set, below the minimum too. The answer lists the partitions that are
+// left with fewer in-sync replicas than they need. *UnsafeError when some are left with none, unless acceptLoss; ErrOtherStorage,
+// ErrUnknownBroker, ErrWrongState.
 func (c *Controller) Fence(ctx context.Context, id int32, storage ids.StorageID, acceptLoss, dryRun bool) (affected []Blocker, err error) {
 	err = c.changeOrTry(ctx, dryRun, func(s *metadata.State, _ *Input) (next *metadata.Storage, err error) {
 		next, affected, err = planFence(s, c.defaults, id, storage, acceptLoss)

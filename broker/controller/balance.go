@@ -8,9 +8,9 @@ import (
 )
 
 // Balance returns leaders that are to move for balance. First all go back to the preferred broker, the first of the replicas, so many a
-// round. Once they are there, and loads are measured, brokers that are far above the average give leaderships to in-sync followers on brokers that are
-// far below; such a partition's preferred leader becomes the new one, so that the next round does not undo it. Nothing moves while anybody is suspected, stops, or
-// any partition lacks a leader or an in-sync replica: an election is cheap, but not free.
+// round. Once they are there, and loads are measured, brokers that are far above the average give leaderships to in-sync followers on
+// brokers that are far below; such a partition's preferred leader becomes the new one, so that the next round does not undo it. Nothing
+// moves while anybody is suspected, stops, or any partition lacks a leader or an in-sync replica: an election is cheap, but not free.
 func Balance(s *metadata.State, in Input) []*metadata.Partition {
 	if len(in.Health.Suspects)+len(in.Health.Stopping) > 0 {
 		return nil
@@ -138,7 +138,8 @@ func (b *balancer) heaviest() []int32 {
 	return out
 }
 
-// best returns the partition of giver, and the in-sync follower, between which the load would be most even; the taker stays below giver's load by margin.
+// best returns the partition of giver, and the in-sync follower, between which the load would be most even; the taker stays below giver's
+// load by margin.
 func (b *balancer) best(giver int32, margin float64) (p *metadata.Partition, taker int32, ok bool) {
 	most := math.Inf(1)
 	for _, c := range b.settled {

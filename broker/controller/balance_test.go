@@ -110,7 +110,8 @@ func TestLoadMoves(t *testing.T) {
 	}
 }
 
-// TestBalanceLaws: rounds end, each makes the most loaded broker less loaded or brings preferred leaders back, and no partition moves twice in a row.
+// TestBalanceLaws: rounds end, each makes the most loaded broker less loaded or brings preferred leaders back, and no partition moves
+// twice in a row.
 func TestBalanceLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 6).Draw(t, "brokers")

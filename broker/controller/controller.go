@@ -189,7 +189,9 @@ func (c *Controller) leave() {
 }
 
 // govern decides and acts.
-func (c *Controller) govern(ctx context.Context, s *metadata.State, view liveness.View, tenure metadata.Tenure) (acted bool, wait time.Duration, err error) {
+func (c *Controller) govern(
+	ctx context.Context, s *metadata.State, view liveness.View, tenure metadata.Tenure,
+) (acted bool, wait time.Duration, err error) {
 	now := c.clk.Now()
 	in, wait := c.input(s, view, now)
 	if now.Sub(c.surveyed) >= surveyEvery {

@@ -108,8 +108,9 @@ func urgency(s *metadata.State, next *metadata.Partition) int {
 	return 1
 }
 
-// MinISR is the minimum of in-sync replicas that applies to a partition now. While replicas are being added, a minimum that the topic leaves to
-// the default goes by the number there was: growing from one replica to three must not refuse produce until the new ones have caught up.
+// MinISR is the minimum of in-sync replicas that applies to a partition now. While replicas are being added, a minimum that the topic
+// leaves to the default goes by the number there was: growing from one replica to three must not refuse produce until the new ones have
+// caught up.
 func MinISR(topic *metadata.Topic, p *metadata.Partition, defaults *runnelv1.TopicConfig) int {
 	return newMinimum(topic, defaults).of(p)
 }

@@ -10,8 +10,8 @@ import (
 // Next returns what a partition's record has to become, or nil when it is right as it is. minISR is the partition's effective
 // minimum of in-sync replicas (MinISR): the first election waits for so many, and removals leave at least so many.
 //
-// One record holds all that is decided about a partition: members whose storage is lost are out, then somebody leads, then a reassignment that
-// has arrived is finished, then dead members are out as far as the minimum allows.
+// One record holds all that is decided about a partition: members whose storage is lost are out, then somebody leads, then a reassignment
+// that has arrived is finished, then dead members are out as far as the minimum allows.
 func Next(s *metadata.State, p *metadata.Partition, minISR int, in Input) *metadata.Partition {
 	if settled(s, p, &in) {
 		return nil
@@ -115,8 +115,8 @@ func depose(p *metadata.Partition) {
 	p.LeaderEpoch++
 }
 
-// choose returns the member to elect and its rank: the lowest rank, then the longest log where ends are known and count, then the present leader,
-// then the order of the replicas.
+// choose returns the member to elect and its rank: the lowest rank, then the longest log where ends are known and count, then the present
+// leader, then the order of the replicas.
 func choose(s *metadata.State, p *metadata.Partition, in *Input, byEnd bool) (leader int32, rank int, ok bool) {
 	ends := in.Ends[p.PartitionRef]
 	if !byEnd {
@@ -179,8 +179,8 @@ func (in *Input) decay(s *metadata.State, id int32) int {
 	return 0
 }
 
-// shed takes dead followers out of the ISR, the deadest first, so that the high watermark moves without waiting for the leader to notice. It
-// reports whether it did.
+// shed takes dead followers out of the ISR, the deadest first, so that the high watermark moves without waiting for the leader to notice.
+// It reports whether it did.
 //
 // Invariant: the ISR never shrinks below the minimum; at the minimum the leader replaces a dead member once another has caught up. Without
 // a leader that is well nobody leaves: the ISR is what an election may choose from.

@@ -40,9 +40,9 @@ func brokersOf(members []metadata.Member) []int32 {
 	return out
 }
 
-// CheckUnclean says whether a broker that is not in sync could be made the leader of a partition, at the price of records that only others
-// have: nobody in sync can lead, and the broker has an undamaged replica and is alive. ErrUnknownPartition, ErrUnknownBroker, ErrWrongState,
-// ErrNotInSync when it has no replica.
+// CheckUnclean says whether a broker that is not in sync could be made the leader of a partition, at the price of records that only
+// others have: nobody in sync can lead, and the broker has an undamaged replica and is alive. ErrUnknownPartition, ErrUnknownBroker,
+// ErrWrongState, ErrNotInSync when it has no replica.
 func CheckUnclean(s *metadata.State, in Input, ref metadata.PartitionRef, broker int32) error {
 	_, p, err := lookup(s, ref)
 	if err != nil {
@@ -73,8 +73,8 @@ func CheckUnclean(s *metadata.State, in Input, ref metadata.PartitionRef, broker
 	return nil
 }
 
-// ChooseUnclean returns the broker that an unclean election would lose least with: the longest log where ends are known, else the first replica that
-// could lead. ErrUnknownPartition, or why none can.
+// ChooseUnclean returns the broker that an unclean election would lose least with: the longest log where ends are known, else the first
+// replica that could lead. ErrUnknownPartition, or why none can.
 func ChooseUnclean(s *metadata.State, in Input, ref metadata.PartitionRef) (int32, error) {
 	_, p, err := lookup(s, ref)
 	if err != nil {

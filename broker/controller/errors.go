@@ -86,7 +86,8 @@ type UnsafeError struct {
 }
 
 func (e *UnsafeError) Error() string {
-	return fmt.Sprintf("%v: broker %d has the last in-sync replica of %d partitions, the first is %v", ErrUnsafe, e.Broker, len(e.Affected), e.Affected[0])
+	return fmt.Sprintf("%v: broker %d has the last in-sync replica of %d partitions, the first is %v",
+		ErrUnsafe, e.Broker, len(e.Affected), e.Affected[0])
 }
 
 // Unwrap returns ErrUnsafe.

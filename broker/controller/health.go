@@ -49,8 +49,8 @@ type Input struct {
 	Loads map[metadata.PartitionRef]PartitionLoad
 	// Balance: a round of leader balancing is due.
 	Balance bool
-	// Spared are brokers that were taken out of in-sync sets a moment ago and came back while still suspected: whoever leads hears them. They are left
-	// in, so that controller and leaders do not undo each other's work.
+	// Spared are brokers that were taken out of in-sync sets a moment ago and came back while still suspected: whoever leads hears them.
+	// They are left in, so that controller and leaders do not undo each other's work.
 	Spared map[int32]bool
 	// Settings with defaults for zero values.
 	Settings Settings

@@ -15,8 +15,8 @@ type PartitionLoad struct {
 // weight is what a leadership costs its broker: all the bytes that pass through it.
 func (l PartitionLoad) weight() float64 { return l.BytesIn + l.BytesOut }
 
-// LoadReport is what one broker measured of the partitions that it leads. Partitions without traffic may be left out. It is not changed after
-// it was handed over.
+// LoadReport is what one broker measured of the partitions that it leads. Partitions without traffic may be left out. It is not changed
+// after it was handed over.
 type LoadReport struct {
 	Broker     int32
 	Partitions map[metadata.PartitionRef]PartitionLoad

@@ -24,13 +24,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		suspects:   gauge("suspects", "Brokers that this broker holds for dead, confirmed by another witness. Only while it is the controller."),
 		updates:    counter("partition_updates_total", "Partition records that this broker wrote as the controller."),
 		failures:   counter("failures_total", "Controller steps that failed and were tried again."),
-		takeovers:  counter("takeovers_total", "Times that this broker took the controller's office from a broker that was held for dead or was stopping."),
-		elections:  vec("elections_total", "Leaders elected, by the state of the one before: gone, restarted, suspect, stopping, draining, none.", "before"),
+		takeovers:  counter("takeovers_total", "Times that this broker took the office from one that was held for dead or was stopping."),
+		elections:  vec("elections_total", "Leaders elected, by the one before: gone, restarted, suspect, stopping, draining, none.", "before"),
 		removals:   vec("isr_removals_total", "Members taken out of in-sync sets, by reason: gone, suspect, stopping, storage.", "reason"),
 		moves:      vec("leader_moves_total", "Leaders moved without need, by cause: preferred, load, request.", "cause"),
 		reassigned: vec("reassignments_total", "Reassignments of partitions, by event: started, finished, cancelled.", "event"),
 		partitions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "runnel_controller_partitions", Help: "Partitions by what is wrong or under way: leaderless, under_minimum, under_replicated, moving. Only while this broker is the controller.",
+			Name: "runnel_controller_partitions",
+			Help: "Partitions that are leaderless, under_minimum, under_replicated or moving. Only while this broker is the controller.",
 		}, []string{"state"}),
 	}
 	for _, c := range []prometheus.Collector{

@@ -18,8 +18,8 @@ func (c *Controller) inOffice(s *metadata.State) (metadata.Tenure, bool) {
 	return metadata.Tenure{BrokerID: now.BrokerID, BrokerEpoch: now.BrokerEpoch, Epoch: now.Epoch}, true
 }
 
-// campaign takes the key when it is free, or when the one who has it is held for dead or has nothing to do but stop. wait is when to look again
-// although nothing has changed; 0: not.
+// campaign takes the key when it is free, or when the one who has it is held for dead or has nothing to do but stop. wait is when to look
+// again although nothing has changed; 0: not.
 func (c *Controller) campaign(ctx context.Context, s *metadata.State, v liveness.View) (acted bool, wait time.Duration, err error) {
 	id := c.reg.BrokerID()
 	if slices.Contains(v.Stopping, id) && successors(s, v, id) > 0 {
@@ -96,8 +96,8 @@ func successorsBelow(s *metadata.State, v liveness.View, self int32) int {
 	return n
 }
 
-// patience remembers which living brokers were taken out of in-sync sets. A leader that hears a suspect adds it again as soon as it has caught up;
-// after a few rounds the controller lets it be for a while.
+// patience remembers which living brokers were taken out of in-sync sets. A leader that hears a suspect adds it again as soon as it has
+// caught up; after a few rounds the controller lets it be for a while.
 type patience map[int32]*round
 
 type round struct {

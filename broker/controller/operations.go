@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -89,7 +88,7 @@ func survey(s *metadata.State, in Input, minISR func(*metadata.Topic, *metadata.
 			w := at(OperationReassignment, metadata.NoLeader)
 			w.left++
 			if !in.catchingUp(s, p) {
-				w.blocking = append(w.blocking, Blocker{Partition: p.PartitionRef, Topic: topic.Name, Reason: waiting(s, &in, p), InSync: len(p.ISR)})
+				w.blocking = append(w.blocking, blocker(topic, p, "%s", waiting(s, &in, p)))
 			}
 		} else if p.Leader != p.Replicas[0] {
 			at(OperationBalance, metadata.NoLeader).left++
@@ -103,7 +102,7 @@ func survey(s *metadata.State, in Input, minISR func(*metadata.Topic, *metadata.
 			w := at(OperationRepair, id)
 			w.left++
 			if in.dead(s, id) {
-				w.blocking = append(w.blocking, Blocker{Partition: p.PartitionRef, Topic: topic.Name, Reason: fmt.Sprintf("broker %d is not there", id), InSync: len(p.ISR)})
+				w.blocking = append(w.blocking, blocker(topic, p, "broker %d is not there", id))
 			}
 		}
 		if behind {

@@ -10,10 +10,10 @@ import (
 type Load struct{ Leaders, Replicas map[int32]int }
 
 // Place chooses replicas for n new partitions with r replicas each, among brokers. The first of each is the preferred leader. Replicas of
-// one partition are in as many different racks as there are; a broker without a rack is one of its own. Each partition goes where the load is
-// lowest, leaders and followers each by their own number, ties in a circle around the leader; so between brokers that began equal, and
-// as far as racks allow, leaders differ by at most one and replicas by at most two, and followers are not always the same pairs. It counts
-// the new replicas into load. r must be at most the number of brokers; brokers must be sorted and without duplicates.
+// one partition are in as many different racks as there are; a broker without a rack is one of its own. Each partition goes where the
+// load is lowest, leaders and followers each by their own number, ties in a circle around the leader; so between brokers that began
+// equal, and as far as racks allow, leaders differ by at most one and replicas by at most two, and followers are not always the same
+// pairs. It counts the new replicas into load. r must be at most the number of brokers; brokers must be sorted and without duplicates.
 func Place(brokers []int32, racks map[int32]string, load Load, n, r int) [][]int32 {
 	follows := func(b int32) int { return load.Replicas[b] - load.Leaders[b] }
 	out := make([][]int32, n)
@@ -127,8 +127,8 @@ func (pl *placer) count() {
 	}
 }
 
-// candidate returns the broker that is best for one more replica beside others: another rack if there is one, then the lowest load. Brokers in
-// others or refused are out of the question.
+// candidate returns the broker that is best for one more replica beside others: another rack if there is one, then the lowest load.
+// Brokers in others or refused are out of the question.
 func (pl *placer) candidate(others, refused []int32) (int32, bool) {
 	best, found := metadata.NoLeader, false
 	for _, id := range pl.brokers {

@@ -7,9 +7,9 @@ import (
 )
 
 // A reassignment lives in the partition's record: Replicas are the target, in its order, followed by what is being removed; Adding and
-// Removing name the difference. All of them replicate. It has arrived when every added replica is in sync and the target alone keeps the minimum;
-// then one record makes the target the replicas, elects inside it when the leader was not in it, and takes the others out of the ISR. Cancelling is
-// a reassignment back to the replicas that there were, which are there already.
+// Removing name the difference. All of them replicate. It has arrived when every added replica is in sync and the target alone keeps the
+// minimum; then one record makes the target the replicas, elects inside it when the leader was not in it, and takes the others out of the
+// ISR. Cancelling is a reassignment back to the replicas that there were, which are there already.
 
 // Target is the set of replicas that a partition is on its way to, in order of preference; without a reassignment, its replicas.
 func Target(p *metadata.Partition) []int32 { return minus(p.Replicas, p.Removing) }
@@ -20,8 +20,8 @@ func Holders(p *metadata.Partition) []int32 { return minus(p.Replicas, p.Adding)
 // Moving reports whether a reassignment is under way.
 func Moving(p *metadata.Partition) bool { return len(p.Adding)+len(p.Removing) > 0 }
 
-// Retarget returns the record with which a partition begins to move to target, or nil when that is where it is, or is going, already. A reassignment
-// under way is replaced.
+// Retarget returns the record with which a partition begins to move to target, or nil when that is where it is, or is going, already. A
+// reassignment under way is replaced.
 func Retarget(p *metadata.Partition, target []int32) *metadata.Partition {
 	if slices.Equal(Target(p), target) {
 		return nil
@@ -90,7 +90,8 @@ func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) b
 }
 
 // relocate begins the reassignments that the state asks for by itself: off brokers that are drained or decommissioned, and towards the
-// number of replicas that the topic wants; at most so many at a time per broker. Partitions without a leader that is well wait: nobody could catch up.
+// number of replicas that the topic wants; at most so many at a time per broker. Partitions without a leader that is well wait: nobody
+// could catch up.
 func relocate(s *metadata.State, pl *placer) []*metadata.Partition {
 	leaving := leavers(s)
 	var out []*metadata.Partition

@@ -68,6 +68,10 @@ func knownBroker(s *metadata.State, id int32) error {
 	return nil
 }
 
+func blocker(topic *metadata.Topic, p *metadata.Partition, format string, args ...any) Blocker {
+	return Blocker{Partition: p.PartitionRef, Topic: topic.Name, Reason: fmt.Sprintf(format, args...), InSync: len(p.ISR)}
+}
+
 // DrainStatus is how far the draining of a broker is.
 type DrainStatus struct {
 	Broker int32
@@ -98,7 +102,7 @@ func DrainProgress(s *metadata.State, in Input, id int32) (DrainStatus, error) {
 			out.Leaders++
 		}
 		block := func(format string, args ...any) {
-			out.Blocked = append(out.Blocked, Blocker{Partition: p.PartitionRef, Topic: topic.Name, Reason: fmt.Sprintf(format, args...), InSync: len(p.ISR)})
+			out.Blocked = append(out.Blocked, blocker(topic, p, format, args...))
 		}
 		switch reason := waiting(s, &in, p); {
 		case slices.Contains(p.Removing, id):
@@ -164,7 +168,7 @@ func planDecommission(s *metadata.State, id int32, storage ids.StorageID) (*meta
 	var left []Blocker
 	each(s, func(topic *metadata.Topic, p *metadata.Partition) {
 		if p.HasReplica(id) {
-			left = append(left, Blocker{Partition: p.PartitionRef, Topic: topic.Name, Reason: fmt.Sprintf("its replicas are %d", p.Replicas), InSync: len(p.ISR)})
+			left = append(left, blocker(topic, p, "its replicas are %d", p.Replicas))
 		}
 	})
 	if len(left) > 0 {
@@ -177,7 +181,9 @@ func planDecommission(s *metadata.State, id int32, storage ids.StorageID) (*meta
 }
 
 // planFence declares a storage lost. affected are the partitions that are left with fewer in-sync replicas than they need.
-func planFence(s *metadata.State, defaults *runnelv1.TopicConfig, id int32, storage ids.StorageID, acceptLoss bool) (next *metadata.Storage, affected []Blocker, err error) {
+func planFence(
+	s *metadata.State, defaults *runnelv1.TopicConfig, id int32, storage ids.StorageID, acceptLoss bool,
+) (next *metadata.Storage, affected []Blocker, err error) {
 	if err := named(s, id, storage); err != nil {
 		return nil, nil, err
 	}

@@ -123,7 +123,8 @@ func TestFenceRefusesToLoseTheLastReplica(t *testing.T) {
 	}
 }
 
-// TestFencedStorageComesBack: only when it is unfenced, and then it is declared eligible anew; another disk under the same id is not fenced.
+// TestFencedStorageComesBack: only when it is unfenced, and then it is declared eligible anew; another disk under the same id is not
+// fenced.
 func TestFencedStorageComesBack(t *testing.T) {
 	c := inState(wide(3, 3, inSync(part(0, 1, 2, 3), 1, 3)), 2, metadata.StorageFenced)
 	if plan := Decide(metadata.NewState(c), nil, Input{}); !plan.Empty() {

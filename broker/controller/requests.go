@@ -34,7 +34,9 @@ type Reassignment struct {
 }
 
 // planReassign checks a request and returns the record with which it begins; nil when there is nothing to do.
-func planReassign(s *metadata.State, defaults *runnelv1.TopicConfig, in *Input, r ReassignRequest) (p, next *metadata.Partition, err error) {
+func planReassign(
+	s *metadata.State, defaults *runnelv1.TopicConfig, in *Input, r ReassignRequest,
+) (p, next *metadata.Partition, err error) {
 	topic, p, err := lookup(s, r.Partition)
 	if err != nil {
 		return nil, nil, err
@@ -112,7 +114,9 @@ func repeats(list []int32) bool {
 
 // PreviewReassign says what requests would do, without doing it. sizes are the bytes of a partition's log, where they are known. The answer
 // has an entry per request.
-func PreviewReassign(s *metadata.State, defaults *runnelv1.TopicConfig, in Input, requests []ReassignRequest, sizes map[metadata.PartitionRef]int64) []Reassignment {
+func PreviewReassign(
+	s *metadata.State, defaults *runnelv1.TopicConfig, in Input, requests []ReassignRequest, sizes map[metadata.PartitionRef]int64,
+) []Reassignment {
 	out := make([]Reassignment, len(requests))
 	for i, r := range requests {
 		p, next, err := planReassign(s, defaults, &in, r)
@@ -134,7 +138,8 @@ func PreviewReassign(s *metadata.State, defaults *runnelv1.TopicConfig, in Input
 
 func describe(s *metadata.State, in *Input, p *metadata.Partition) Reassignment {
 	r := Reassignment{
-		Partition: p.PartitionRef, Before: Holders(p), Target: Target(p), Adding: slices.Clone(p.Adding), Removing: slices.Clone(p.Removing), Bytes: -1,
+		Partition: p.PartitionRef, Before: Holders(p), Target: Target(p), Adding: slices.Clone(p.Adding), Removing: slices.Clone(p.Removing),
+		Bytes: -1,
 	}
 	if topic, ok := s.TopicByID(p.TopicID); ok {
 		r.Topic = topic.Name

@@ -333,7 +333,10 @@ func (d *Detector) confirmed(now time.Duration, id int32, registered, hears int)
 		return false
 	}
 	for other, w := range d.peers {
-		if other != id && other != d.cfg.Self && w.registered && d.fresh(now, w) && !d.suspected(now, other, w) && slices.Contains(w.suspects, id) {
+		if other == id || other == d.cfg.Self || !w.registered {
+			continue
+		}
+		if d.fresh(now, w) && !d.suspected(now, other, w) && slices.Contains(w.suspects, id) {
 			return true
 		}
 	}

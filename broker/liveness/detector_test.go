@@ -324,7 +324,8 @@ func TestWhoIsNotRegisteredHasNoSay(t *testing.T) {
 	wantSuspects(t, d, time.Second, []int32{2}, nil)
 }
 
-// TestAnOldStatementIsNoWitness: a broker that may be silent for longer, for it was suspected in vain, is a witness by its fresh beats only.
+// TestAnOldStatementIsNoWitness: a broker that may be silent for longer, for it was suspected in vain, is a witness by its fresh beats
+// only.
 func TestAnOldStatementIsNoWitness(t *testing.T) {
 	d := single(5)
 	run(d, 0, 600*ms, beat(2), beat(4), beat(5))

@@ -7,9 +7,9 @@
 //
 //   - A broker is suspected after SuspectAfter without a beat, at once when its connection broke and a new one is refused (nobody listens
 //     there any more), and when its beats say that a sync of its disk has not finished for HungSync.
-//   - With three or more registrations a suspicion is confirmed when a second broker, whose beats arrive, has it too. Whoever hears under half of
-//     the others confirms nothing. With two, silence proves nothing, since it may be one's own; a refusal does, and so does what the
-//     other says of its own disk. With one there is nothing to suspect. What is not confirmed is left to the lease.
+//   - With three or more registrations a suspicion is confirmed when a second broker, whose beats arrive, has it too. Whoever hears under
+//     half of the others confirms nothing. With two, silence proves nothing, since it may be one's own; a refusal does, and so does what
+//     the other says of its own disk. With one there is nothing to suspect. What is not confirmed is left to the lease.
 //   - Whoever notices that its own timer was late starts all timers anew.
 //   - A suspicion that turns out false soon after makes the next one of that broker slower, up to eight times; that wears off.
 //

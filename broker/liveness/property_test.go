@@ -71,7 +71,8 @@ func (w *world) isolate(i int) {
 	}
 }
 
-// TestSurvivorsAgree: one broker of n is killed, paused or cut off; soon everybody else confirms exactly that one, and a broker that is cut off confirms nobody.
+// TestSurvivorsAgree: one broker of n is killed, paused or cut off; soon everybody else confirms exactly that one, and a broker that is
+// cut off confirms nobody.
 func TestSurvivorsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(3, 7).Draw(t, "brokers")
@@ -102,8 +103,8 @@ func TestSurvivorsAgree(t *testing.T) {
 	})
 }
 
-// TestConfirmedNeedsTwo: whatever links are cut, nobody confirms a suspicion that no second broker, which it hears, has had within the last 600 ms; and
-// whoever hears under half of the others confirms nothing.
+// TestConfirmedNeedsTwo: whatever links are cut, nobody confirms a suspicion that no second broker, which it hears, has had within the
+// last 600 ms; and whoever hears under half of the others confirms nothing.
 func TestConfirmedNeedsTwo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(3, 6).Draw(t, "brokers")
