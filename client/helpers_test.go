@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -24,10 +25,16 @@ type cluster struct {
 
 func start(t *testing.T, brokers int, opts ...Option) *cluster {
 	t.Helper()
+	return startAt(t, brokers, "", opts...)
+}
+
+// startAt is start with other seeds than all brokers.
+func startAt(t *testing.T, brokers int, url string, opts ...Option) *cluster {
+	t.Helper()
 	fake := fakebroker.Start(fakebroker.Brokers(brokers))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	c, err := Open(ctx, fake.URL(), append([]Option{Dialer(fake.Dial)}, opts...)...)
+	c, err := Open(ctx, cmp.Or(url, fake.URL()), append([]Option{Dialer(fake.Dial)}, opts...)...)
 	if err != nil {
 		fake.Close()
 		t.Fatal(err)

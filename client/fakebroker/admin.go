@@ -227,7 +227,7 @@ func (b *broker) DeleteRecords(ctx context.Context, r *runnelv1.DeleteRecordsReq
 		resp := &runnelv1.DeleteRecordsResponse{}
 		for _, target := range r.GetTargets() {
 			res := &runnelv1.DeleteRecordsResult{Partition: target.GetPartition(), LogStartOffset: -1}
-			p, err := b.findLocked(t.id[:], target.GetPartition(), -1)
+			p, err := b.findLocked(true, t.id[:], target.GetPartition(), -1)
 			if err == nil {
 				err = p.trim(target.GetBeforeOffset())
 			}

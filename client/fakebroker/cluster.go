@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
 	"runnel.dev/runnel/api/runnel/codec"
@@ -70,6 +71,7 @@ type broker struct {
 	server   *grpc.Server
 	done     chan struct{}
 	lapsed   bool // it runs, and metadata does not list it
+	gate     gate
 }
 
 // Start makes a cluster and starts its brokers; Close stops them.
@@ -135,6 +137,7 @@ func (c *Cluster) StopBroker(id int32) {
 	b.listener, b.server = nil, nil
 	c.changeLocked()
 	c.mu.Unlock()
+	b.gate.set(false)
 	if server != nil {
 		server.Stop()
 		<-done
@@ -161,7 +164,7 @@ func (c *Cluster) StartBroker(id int32) {
 	b.listener, b.server, b.done = l, srv, done
 	go func() {
 		defer close(done)
-		_ = srv.Serve(l) // ends with the listener
+		_ = srv.Serve(gatedListener{l, &b.gate}) // ends with the listener
 	}()
 	c.changeLocked()
 }
@@ -241,6 +244,14 @@ func (c *Cluster) MoveLeader(name string, partition, to int32) {
 	p := c.mu.topics[name].partitions[partition]
 	p.leader = to
 	p.epoch++
+	c.changeLocked()
+}
+
+// LoseTail cuts what a partition holds at offset end, as when a leader dies before others have what it appended. Whole batches are lost.
+func (c *Cluster) LoseTail(name string, partition int32, end int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.topics[name].partitions[partition].cut(end)
 	c.changeLocked()
 }
 
@@ -326,8 +337,14 @@ func (c *Cluster) Damage(name string, partition int32, offset int64, f func(batc
 	}
 }
 
-// find returns the partition if this broker leads it.
-func (b *broker) findLocked(id []byte, n, epoch int32) (*partition, *Error) {
+// direct reports whether a client goes to leaders itself; for others, a broker acts on behalf of the leader.
+func direct(ctx context.Context) bool {
+	v := metadata.ValueFromIncomingContext(ctx, "runnel-route")
+	return len(v) == 1 && v[0] == "direct"
+}
+
+// find returns the partition if this broker leads it or, unless the client is direct, can reach the one that does.
+func (b *broker) findLocked(direct bool, id []byte, n, epoch int32) (*partition, *Error) {
 	for _, t := range b.c.mu.topics {
 		if !bytes.Equal(t.id[:], id) {
 			continue
@@ -336,7 +353,11 @@ func (b *broker) findLocked(id []byte, n, epoch int32) (*partition, *Error) {
 			return nil, unknownPartition(t.name, n, len(t.partitions))
 		}
 		p := t.partitions[n]
-		if p.leader != b.id {
+		if leader := b.c.mu.brokers[p.leader]; !direct && p.leader != b.id && leader != nil {
+			if leader.server == nil {
+				return nil, refuse(unavailable, "BROKER_UNREACHABLE", true, "broker %d cannot be reached", p.leader)
+			}
+		} else if p.leader != b.id {
 			e := refuse(failedPrecondition, "NOT_LEADER", true, "broker %d leads in epoch %d", p.leader, p.epoch)
 			if leader := b.c.mu.brokers[p.leader]; leader != nil {
 				e.hint = &runnelv1.LeaderHint{BrokerId: p.leader, LeaderEpoch: p.epoch, Address: leader.address}

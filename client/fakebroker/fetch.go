@@ -142,7 +142,7 @@ func (s *fetchStream) push() (more bool, err error) {
 		if sub == nil || sub.paused || sub.credit <= 0 || s.credit <= 0 {
 			continue
 		}
-		frame, refused := s.b.frame(sub)
+		frame, refused := s.b.frame(direct(s.grpc.Context()), sub)
 		if refused != nil {
 			if err := s.fail(id, sub, refused); err != nil {
 				return false, err
@@ -177,10 +177,10 @@ func (s *fetchStream) push() (more bool, err error) {
 }
 
 // frame reads what comes next for a subscription; nil: nothing yet.
-func (b *broker) frame(sub *fetchSub) (*codec.FetchFrame, *Error) {
+func (b *broker) frame(direct bool, sub *fetchSub) (*codec.FetchFrame, *Error) {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
-	p, err := b.findLocked(sub.add.GetTopicId(), sub.add.GetPartition(), sub.add.GetLeaderEpoch())
+	p, err := b.findLocked(direct, sub.add.GetTopicId(), sub.add.GetPartition(), sub.add.GetLeaderEpoch())
 	if err != nil {
 		return nil, err
 	}
@@ -222,16 +222,16 @@ func (b *broker) ListOffsets(ctx context.Context, r *runnelv1.ListOffsetsRequest
 		if err != nil {
 			return nil, err
 		}
-		resp.Results = append(resp.Results, b.lookUp(q, a.Error))
+		resp.Results = append(resp.Results, b.lookUp(direct(ctx), q, a.Error))
 	}
 	return resp, after()
 }
 
-func (b *broker) lookUp(q *runnelv1.OffsetQuery, injected *Error) *runnelv1.OffsetResult {
+func (b *broker) lookUp(direct bool, q *runnelv1.OffsetQuery, injected *Error) *runnelv1.OffsetResult {
 	res := &runnelv1.OffsetResult{TopicId: q.GetTopicId(), Partition: q.GetPartition(), TimestampMs: -1}
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
-	p, err := b.findLocked(q.GetTopicId(), q.GetPartition(), q.GetLeaderEpoch())
+	p, err := b.findLocked(direct, q.GetTopicId(), q.GetPartition(), q.GetLeaderEpoch())
 	if injected != nil {
 		err = injected
 	}

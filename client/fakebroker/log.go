@@ -91,12 +91,7 @@ func (p *partition) append(v *record.Validator, b []byte, appendTime int64) (bas
 	p.end += int64(h.Count)
 	p.batches = append(p.batches, kept)
 	if h.ProducerID >= 0 {
-		pr := p.producers[h.ProducerID]
-		pr.recent = append(pr.recent, appended{h.BaseSequence, h.Count, base})
-		if len(pr.recent) > remembered {
-			pr.recent = pr.recent[1:]
-		}
-		pr.next = (h.LastSequence() + 1) & 0x7fffffff
+		p.remember(h, base)
 	}
 	return base, false, nil
 }
@@ -207,6 +202,40 @@ func (p *partition) each(f func(Record) bool) {
 			}
 		}
 	}
+}
+
+// cut drops the batches that reach beyond end, and makes the producers' state again from those that are left.
+func (p *partition) cut(end int64) {
+	kept := p.batches[:0]
+	p.end = p.start
+	clear(p.producers)
+	for _, b := range p.batches {
+		h, err := record.ParseHeader(b)
+		if err != nil || h.NextOffset() > end {
+			break
+		}
+		kept = append(kept, b)
+		p.end = h.NextOffset()
+		if h.ProducerID >= 0 {
+			p.remember(h, h.BaseOffset)
+		}
+	}
+	clear(p.batches[len(kept):])
+	p.batches = kept
+}
+
+// remember notes the batch of a producer.
+func (p *partition) remember(h record.Header, base int64) {
+	pr := p.producers[h.ProducerID]
+	if pr == nil {
+		pr = &producer{epoch: h.ProducerEpoch}
+		p.producers[h.ProducerID] = pr
+	}
+	pr.recent = append(pr.recent, appended{h.BaseSequence, h.Count, base})
+	if len(pr.recent) > remembered {
+		pr.recent = pr.recent[1:]
+	}
+	pr.next = (h.LastSequence() + 1) & 0x7fffffff
 }
 
 // trim moves the log start; -1 stands for the end.

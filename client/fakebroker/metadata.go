@@ -3,6 +3,7 @@ package fakebroker
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,7 +40,7 @@ func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServ
 			}
 			changed = c.mu.changed
 		}
-		resp := &runnelv1.WatchResponse{ClusterId: c.cfg.clusterID, Snapshot: first, Revision: c.mu.revision, ControllerId: c.controllerLocked()}
+		resp := &runnelv1.WatchResponse{ClusterId: c.cfg.clusterID, Snapshot: first, Revision: c.mu.revision, ControllerId: c.controllerLocked(), HeartbeatMs: r.GetHeartbeatMs()}
 		now := c.endpointsLocked()
 		if first || !slices.EqualFunc(now, brokers, func(a, b *runnelv1.BrokerEndpoint) bool { return proto.Equal(a, b) }) {
 			brokers, resp.BrokersChanged, resp.Brokers = now, true, now
@@ -75,8 +76,33 @@ func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServ
 				return err
 			}
 		}
+		if err := b.beat(r, stream, changed); err != nil {
+			return err
+		}
+	}
+}
+
+// beat waits for a change, and tells the client as often as it has asked for that the broker is there.
+func (b *broker) beat(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServer[runnelv1.WatchResponse], changed <-chan struct{}) error {
+	var beat <-chan time.Time
+	if ms := r.GetHeartbeatMs(); ms > 0 {
+		ticker := b.c.cfg.clock.NewTicker(time.Duration(ms) * time.Millisecond)
+		defer ticker.Stop()
+		beat = ticker.C()
+	}
+	for {
 		select {
 		case <-changed:
+			return nil
+		case <-beat:
+			b.c.mu.Lock()
+			resp := &runnelv1.WatchResponse{
+				ClusterId: b.c.cfg.clusterID, Revision: b.c.mu.revision, ControllerId: b.c.controllerLocked(), HeartbeatMs: r.GetHeartbeatMs(),
+			}
+			b.c.mu.Unlock()
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
 		case <-stream.Context().Done():
 			return stream.Context().Err()
 		}

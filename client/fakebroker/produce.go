@@ -35,7 +35,7 @@ func (b *broker) Produce(stream grpc.BidiStreamingServer[runnelv1.ProduceRequest
 			return err
 		}
 		resp := &runnelv1.ProduceResponse{CorrelationId: f.CorrelationID, Partition: f.Partition, TopicId: f.TopicID[:], ThrottleMs: a.Throttle.Milliseconds()}
-		b.take(&f, &v, a, resp)
+		b.take(direct(stream.Context()), &f, &v, a, resp)
 		key := string(f.TopicID[:]) + string(rune(f.Partition))
 		if a.DisconnectAfter {
 			return errDisconnect
@@ -66,7 +66,7 @@ func (b *broker) describe(f *codec.ProduceFrame) Call {
 }
 
 // take appends a batch, unless the action says otherwise, and fills the answer.
-func (b *broker) take(f *codec.ProduceFrame, v *record.Validator, a Action, resp *runnelv1.ProduceResponse) {
+func (b *broker) take(direct bool, f *codec.ProduceFrame, v *record.Validator, a Action, resp *runnelv1.ProduceResponse) {
 	resp.BaseOffset, resp.LogAppendTimeMs = -1, -1
 	if a.Error != nil {
 		resp.Error = a.Error.item()
@@ -75,7 +75,7 @@ func (b *broker) take(f *codec.ProduceFrame, v *record.Validator, a Action, resp
 	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, err := b.findLocked(f.TopicID[:], f.Partition, f.LeaderEpoch)
+	p, err := b.findLocked(direct, f.TopicID[:], f.Partition, f.LeaderEpoch)
 	if err == nil {
 		appendTime := int64(-1)
 		if p.topic.config.GetTimestampType() == runnelv1.TimestampType_TIMESTAMP_TYPE_LOG_APPEND_TIME {
