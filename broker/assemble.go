@@ -131,8 +131,9 @@ func (b *Broker) serve(p *parts, listeners []server.Listener) (err error) {
 		BrokerID: b.cfg.BrokerID, Listeners: listeners, AutoCreateTopics: b.cfg.Topics.AutoCreate,
 		Limits: server.Limits{
 			InFlightBytes: int64(lim.MaxInFlightBytes), StreamInFlightBytes: int64(lim.MaxStreamInFlightBytes),
-			StreamsPerConnection: lim.MaxConcurrentStreams, StopTimeout: max(b.cfg.ShutdownTimeout.Std(), time.Millisecond),
+			StreamsPerConnection: lim.MaxConcurrentStreams,
 		},
+		StopWithin:  p.stop.left,
 		Partitions:  p.host,
 		Topics:      &topicAdmin{client: p.client, cache: p.cache, view: shown, defaults: b.defaults, partitions: b.cfg.Topics.Partitions, most: lim.MaxPartitions},
 		Metadata:    shown,

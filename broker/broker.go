@@ -30,8 +30,12 @@ import (
 	"runnel.dev/runnel/internal/vfs"
 )
 
-// etcdRetry is the pause between two attempts to reach etcd at the start.
-const etcdRetry = 500 * time.Millisecond
+const (
+	// etcdRetry is the pause between two attempts to reach etcd at the start.
+	etcdRetry = 500 * time.Millisecond
+	// conflictGrace is how long beyond the lease's time a start waits for a registration of another storage to expire.
+	conflictGrace = 2 * time.Second
+)
 
 // Deps is what a broker takes from its process.
 type Deps struct {
@@ -93,10 +97,18 @@ func New(cfg config.Config, d Deps) (*Broker, error) {
 
 func (b *Broker) enter(phase string) { b.phase.Store(&phase) }
 
-// Run serves until ctx ends, then stops gracefully: calls in flight finish within ShutdownTimeout, data is synced, the registration is
-// given back. It returns nil then, and an error when the broker cannot start or must not go on: a failed sync
-// (*storage.SyncFailedError), another broker under the same id (metadata.ErrSuperseded), an etcd that is not this cluster's.
+// Run serves until ctx ends, then stops gracefully: leaderships are handed over and calls in flight finish within ShutdownTimeout, data
+// is synced, the registration is given back. It returns nil then, and an error when the broker cannot start or must not go on: a failed
+// sync (*storage.SyncFailedError), another broker under the same id (metadata.ErrSuperseded), an etcd that is not this cluster's.
+//
+// ErrStopTimedOut is the one error after which parts still run, since they hang, in a disk for example: the process has to end. It loses
+// nothing by that; what was acknowledged is on disk.
 func (b *Broker) Run(ctx context.Context) error {
+	return bounded(ctx, b.deps.Clock, b.cfg.ShutdownTimeout.Std()+stopGrace, b.lg, b.serveAll)
+}
+
+// serveAll runs the HTTP endpoint and the broker.
+func (b *Broker) serveAll(ctx context.Context) error {
 	if b.cfg.HTTP.Address == config.HTTPOff {
 		return b.run(ctx)
 	}
@@ -134,7 +146,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	info := metadata.BrokerInfo{
 		ID: b.cfg.BrokerID, Listeners: addresses, Rack: b.cfg.Rack, StorageID: p.store.StorageID(), Version: version.Get().Version,
 	}
-	p.reg, err = retry(ctx, b, "register", func(ctx context.Context) (*metadata.Registration, error) { return p.client.Register(ctx, info) })
+	p.reg, err = b.register(ctx, p.client, info)
 	if err == nil {
 		err = b.assemble(p, listeners)
 	}
@@ -178,6 +190,25 @@ func retry[T any](ctx context.Context, b *Broker, what string, f func(context.Co
 		b.lg.Warn("etcd does not answer; will retry", "step", what, "endpoints", b.cfg.Etcd.Endpoints, "error", err)
 		if err := clock.Sleep(ctx, b.deps.Clock, etcdRetry); err != nil {
 			return v, err
+		}
+	}
+}
+
+// register announces the broker. Another storage's registration may be that of this broker before its disk was emptied or replaced, killed
+// a moment ago: it is given the time of its lease to expire.
+func (b *Broker) register(ctx context.Context, c *metadata.Client, info metadata.BrokerInfo) (*metadata.Registration, error) {
+	deadline := b.deps.Clock.Now().Add(b.cfg.Etcd.LeaseTTL.Std() + conflictGrace)
+	for warned := false; ; warned = true {
+		reg, err := retry(ctx, b, "register", func(ctx context.Context) (*metadata.Registration, error) { return c.Register(ctx, info) })
+		if !errors.Is(err, metadata.ErrBrokerConflict) || !b.deps.Clock.Now().Before(deadline) {
+			return reg, err
+		}
+		if !warned {
+			b.enter("waiting for another storage's registration to expire")
+			b.lg.Warn("waiting for the registration of another storage under this id to expire", "error", err)
+		}
+		if err := clock.Sleep(ctx, b.deps.Clock, etcdRetry); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -30,6 +30,7 @@ type handOver struct {
 	clk     clock.Clock
 	lg      *slog.Logger
 	on      atomic.Bool
+	began   atomic.Pointer[time.Time]
 	once    sync.Once
 }
 
@@ -40,11 +41,20 @@ func newHandOver(p *parts, timeout time.Duration, clk clock.Clock, lg *slog.Logg
 // begun reports whether the broker is stopping.
 func (h *handOver) begun() bool { return h.on.Load() }
 
-// Run waits for the end of ctx, and then hands over.
+// Run waits for the end of ctx, and then hands over. A quarter of the time is left to calls in flight.
 func (h *handOver) Run(ctx context.Context) error {
 	<-ctx.Done()
-	h.run(h.timeout)
+	h.run(h.timeout - h.timeout/4)
 	return nil
+}
+
+// left is how much of the time for a stop calls in flight may still take. It is above 0.
+func (h *handOver) left() time.Duration {
+	left := h.timeout
+	if began := h.began.Load(); began != nil {
+		left -= h.clk.Since(*began)
+	}
+	return max(left, h.timeout/4, time.Millisecond)
 }
 
 // run hands over within a time. A second call waits for the first.
@@ -53,6 +63,7 @@ func (h *handOver) run(timeout time.Duration) { h.once.Do(func() { h.hand(timeou
 func (h *handOver) hand(timeout time.Duration) {
 	h.on.Store(true)
 	started := h.clk.Now()
+	h.began.Store(&started)
 	if left := h.await(timeout, h.led); left > 0 {
 		h.lg.Warn("not all partitions were handed over in time", "partitions", left, "timeout", timeout)
 	}

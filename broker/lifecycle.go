@@ -4,14 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
 	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/internal/clock"
 )
 
 // readinessInterval is how often the gRPC health service is brought up to date.
 const readinessInterval = 50 * time.Millisecond
+
+// stopGrace is what ending may take beyond ShutdownTimeout: syncing what was written, giving the registration back.
+const stopGrace = 10 * time.Second
+
+// ErrStopTimedOut: parts of the broker have not ended in time after it was told to stop.
+var ErrStopTimedOut = errors.New("the broker did not stop in time")
+
+// bounded runs f, and leaves it behind when it has not returned within limit of the end of ctx.
+func bounded(ctx context.Context, clk clock.Clock, limit time.Duration, lg *slog.Logger, f func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	timer := clk.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C():
+		stacks := make([]byte, 1<<20)
+		lg.Error("parts of the broker did not end", "within", limit, "stacks", string(stacks[:runtime.Stack(stacks, true)]))
+		return fmt.Errorf("%w: not within %v", ErrStopTimedOut, limit)
+	}
+}
 
 // layer is parts that are stopped together. A part blocks until everything that it started has ended.
 type layer []func(context.Context) error

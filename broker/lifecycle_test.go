@@ -8,6 +8,9 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"runnel.dev/runnel/internal/clock"
 )
 
 // journal notes what parts do, in order.
@@ -128,6 +131,56 @@ func TestPartsKeepTheValuesOfTheContext(t *testing.T) {
 	if err := runLayers(ctx, layer{func(ctx context.Context) error { got = ctx.Value(key{}); <-ctx.Done(); return nil }}); err != nil || got != "v" {
 		t.Errorf("value %v, %v", got, err)
 	}
+}
+
+// A part that hangs must not keep the process.
+func TestStopThatHangsEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		err := bounded(ctx, clock.System(), 30*time.Second, quiet, func(context.Context) error { <-release; return nil })
+		if took := time.Since(began); !errors.Is(err, ErrStopTimedOut) || took != 30*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
+}
+
+func TestBoundedReturnsWhatItRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := errors.New("own")
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := bounded(ctx, clock.System(), 0, quiet, func(context.Context) error { time.Sleep(time.Hour); return own }); !errors.Is(err, own) {
+			t.Errorf("before the end: %v", err)
+		}
+		cancel()
+		err := bounded(ctx, clock.System(), time.Second, quiet, func(ctx context.Context) error { <-ctx.Done(); time.Sleep(time.Second / 2); return own })
+		if !errors.Is(err, own) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+// What a hand-over takes is not given to calls in flight again: both together are bounded.
+func TestCallsInFlightGetWhatTheHandOverLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHandOver(nil, 20*time.Second, clock.System(), quiet)
+		if got := h.left(); got != 20*time.Second {
+			t.Errorf("before it began: %v", got)
+		}
+		began := time.Now()
+		h.began.Store(&began)
+		time.Sleep(8 * time.Second)
+		if got := h.left(); got != 12*time.Second {
+			t.Errorf("after 8 s: %v", got)
+		}
+		time.Sleep(8 * time.Second)
+		if got := h.left(); got != 5*time.Second {
+			t.Errorf("after 16 s: %v", got)
+		}
+	})
 }
 
 func TestReadyNeedsAllConditions(t *testing.T) {

@@ -36,8 +36,8 @@ type Config struct {
 	Topics Topics `yaml:"topics"`
 	// Log is how the broker talks about itself, on standard error.
 	Log Log `yaml:"log"`
-	// ShutdownTimeout bounds each part of a graceful stop: handing leaderships over, and finishing calls in flight. 0s to 10m.
-	// Default 20s.
+	// ShutdownTimeout bounds a graceful stop: handing leaderships over takes up to three quarters of it, and finishing calls in flight
+	// what is left, a quarter or more. A process of which parts have not ended 10 s later ends all the same. 0s to 10m. Default 20s.
 	ShutdownTimeout Duration `yaml:"shutdownTimeout"`
 }
 

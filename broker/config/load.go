@@ -50,7 +50,7 @@ func (l *Loader) bind() {
 	f.BoolVar(&c.Topics.AutoCreate, "auto-create-topics", false, "let clients create topics by naming them")
 	f.StringVar(&c.Log.Level, "log-level", c.Log.Level, "debug, info, warn or error")
 	f.StringVar(&c.Log.Format, "log-format", c.Log.Format, "text or json")
-	f.Var(&c.ShutdownTimeout, "shutdown-timeout", "how long calls in flight may take to finish on a stop")
+	f.Var(&c.ShutdownTimeout, "shutdown-timeout", "how long a stop may take to hand leaderships over and to finish calls in flight")
 }
 
 // Load reads file (empty: none), then the environment through getenv, then the flags that were given, and validates the result.

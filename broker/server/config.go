@@ -87,6 +87,8 @@ type Config struct {
 	Replication Replication
 	// Forwarder reaches other brokers. Nil: nothing is forwarded, and no caller is taken for a broker.
 	Forwarder Forwarder
+	// StopWithin is asked, when Run is told to stop, how long what is in flight may take. Nil: Limits.StopTimeout.
+	StopWithin func() time.Duration
 
 	Clock      clock.Clock
 	Logger     *slog.Logger

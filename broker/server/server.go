@@ -151,7 +151,7 @@ func (s *Server) SetReady(ready bool) {
 }
 
 // Run serves until ctx ends or a listener fails. Then it says goodbye (GOAWAY, NOT_SERVING), lets what is in flight finish within
-// Limits.StopTimeout, cuts off the rest, and returns once everything that it started has ended.
+// Config.StopWithin, cuts off the rest, and returns once everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -182,13 +182,17 @@ func (s *Server) stop() {
 		graceful.Go(l.grpc.GracefulStop)
 	}
 	go func() { graceful.Wait(); close(done) }()
-	timer := s.cfg.Clock.NewTimer(s.limits.StopTimeout)
+	limit := s.limits.StopTimeout
+	if s.cfg.StopWithin != nil {
+		limit = s.cfg.StopWithin()
+	}
+	timer := s.cfg.Clock.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-done:
 		return
 	case <-timer.C():
-		s.lg.Warn("requests were cut off: they did not end in time", slog.Duration("timeout", s.limits.StopTimeout))
+		s.lg.Warn("requests were cut off: they did not end in time", slog.Duration("timeout", limit))
 	}
 	for _, l := range s.listeners {
 		l.grpc.Stop()
