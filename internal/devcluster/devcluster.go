@@ -29,6 +29,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // EtcdName is the name of the etcd process, or of all of them together when there are several: those are "etcd-1", "etcd-2", ….
@@ -79,8 +81,8 @@ func (p Process) Alive() bool {
 	return running && started == p.Started
 }
 
-// Cluster is a dev cluster in a directory. Its methods are not safe for concurrent use; concurrent commands are kept apart by a lock
-// file for as long as each changes something.
+// Cluster is a dev cluster in a directory. Its methods are not safe for concurrent use: each goroutine has a Handle of its own. Handles,
+// like commands, are kept apart by a lock file for as long as each changes something; nobody holds it while waiting for one process.
 type Cluster struct {
 	dir        string
 	executable string
@@ -165,9 +167,9 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 			return err
 		}
 		for _, group := range c.groups() {
-			n, err := c.launchAll(ctx, group)
-			started += n
-			if err != nil {
+			begun, err := c.launchAll(group)
+			started += len(begun)
+			if err := errors.Join(err, c.awaitAll(ctx, begun)); err != nil {
 				return err
 			}
 		}
@@ -180,6 +182,13 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		err = errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
 	}
 	return c, err
+}
+
+// Handle is the same cluster for another goroutine.
+func (c *Cluster) Handle() *Cluster {
+	h := *c
+	h.Processes = slices.Clone(c.Processes)
+	return &h
 }
 
 // groups are the processes in the order in which they start: those of one group depend on each other.
@@ -273,17 +282,19 @@ func (c *Cluster) LogFile(name string) string { return c.DataDir(name) + ".log" 
 
 // StartProcess starts one process, or with EtcdName all of etcd's members, and waits until it is ready. ErrRunning when it runs.
 func (c *Cluster) StartProcess(ctx context.Context, name string) error {
-	return c.locked(func() error {
+	var begun []launched
+	err := c.locked(func() error {
 		names, err := c.named(name)
 		if err != nil {
 			return err
 		}
-		n, err := c.launchAll(ctx, names)
-		if err == nil && n == 0 {
+		begun, err = c.launchAll(names)
+		if err == nil && len(begun) == 0 {
 			err = fmt.Errorf("%s: %w", name, ErrRunning)
 		}
 		return err
 	})
+	return errors.Join(err, c.awaitAll(ctx, begun))
 }
 
 // SpawnProcess starts one process and does not wait until it is ready, which it may not become: AwaitProcess does. ErrRunning when it runs.
@@ -313,40 +324,55 @@ func (c *Cluster) AwaitProcess(ctx context.Context, name string) error {
 // StopProcess ends one process, or with EtcdName all of etcd's members, with SIGTERM and waits until it is gone; after 40 s, or when ctx
 // ends, with SIGKILL.
 func (c *Cluster) StopProcess(ctx context.Context, name string) error {
-	return c.locked(func() error {
+	var ending []Process
+	err := c.locked(func() error {
 		names, err := c.named(name)
 		for _, name := range names {
-			err = errors.Join(err, c.terminate(ctx, name))
+			if p, err := c.process(name); err == nil {
+				ending = append(ending, *p)
+			}
 		}
 		return err
 	})
+	var g errgroup.Group
+	for _, p := range ending {
+		g.Go(func() error { return p.terminate(ctx) })
+	}
+	return errors.Join(err, g.Wait())
 }
 
 // Kill ends one process with SIGKILL and waits until it is gone.
 func (c *Cluster) Kill(ctx context.Context, name string) error {
-	return c.signal(name, syscall.SIGKILL, func(p Process) error { return waitGone(ctx, p) })
+	p, err := c.signal(name, syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	return waitGone(ctx, p)
 }
 
 // Pause stops one process where it is (SIGSTOP); Resume lets it go on.
-func (c *Cluster) Pause(name string) error { return c.signal(name, syscall.SIGSTOP, nil) }
+func (c *Cluster) Pause(name string) error {
+	_, err := c.signal(name, syscall.SIGSTOP)
+	return err
+}
 
 // Resume lets a paused process go on.
-func (c *Cluster) Resume(name string) error { return c.signal(name, syscall.SIGCONT, nil) }
+func (c *Cluster) Resume(name string) error {
+	_, err := c.signal(name, syscall.SIGCONT)
+	return err
+}
 
 // signal does nothing to a process that does not run.
-func (c *Cluster) signal(name string, sig syscall.Signal, then func(Process) error) error {
-	return c.locked(func() error {
-		p, err := c.process(name)
-		if err != nil || !p.Alive() {
+func (c *Cluster) signal(name string, sig syscall.Signal) (p Process, err error) {
+	return p, c.locked(func() error {
+		found, err := c.process(name)
+		if err != nil {
 			return err
 		}
-		if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("signal %v to %s: %w", sig, name, err)
-		}
-		if then == nil {
+		if p = *found; !p.Alive() {
 			return nil
 		}
-		return then(*p)
+		return p.signal(sig)
 	})
 }
 
@@ -364,7 +390,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	return c.locked(func() error {
 		var errs []error
 		for _, p := range slices.Backward(c.Processes) {
-			errs = append(errs, c.terminate(ctx, p.Name))
+			errs = append(errs, p.terminate(ctx))
 		}
 		errs = append(errs, c.Network.down())
 		return errors.Join(errs...)

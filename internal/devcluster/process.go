@@ -20,33 +20,45 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// launchAll starts those of the named processes that do not run, and waits until all of them answer. The lock is held.
-func (c *Cluster) launchAll(ctx context.Context, names []string) (started int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	var g errgroup.Group
+// launched is a process that was started and may not be ready yet.
+type launched struct {
+	Process
+	exited <-chan struct{}
+}
+
+// launchAll starts those of the named processes that do not run. The lock is held.
+func (c *Cluster) launchAll(names []string) (begun []launched, err error) {
 	for _, name := range names {
 		p, err := c.process(name)
 		if err != nil {
-			return started, err
+			return begun, err
 		}
 		if p.Alive() {
 			continue
 		}
 		exited, err := c.record(p)
 		if err != nil {
-			return started, errors.Join(err, g.Wait())
+			return begun, err
 		}
-		started++
-		url := p.readyURL()
+		begun = append(begun, launched{*p, exited})
+	}
+	return begun, nil
+}
+
+// awaitAll waits until all of them answer.
+func (c *Cluster) awaitAll(ctx context.Context, begun []launched) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var g errgroup.Group
+	for _, p := range begun {
 		g.Go(func() error {
-			if err := waitReady(ctx, url, exited); err != nil {
-				return fmt.Errorf("start %s: %w; its output ends:\n%s", name, err, tail(c.LogFile(name), 2048))
+			if err := waitReady(ctx, p.readyURL(), p.exited); err != nil {
+				return fmt.Errorf("start %s: %w; its output ends:\n%s", p.Name, err, tail(c.LogFile(p.Name), 2048))
 			}
 			return nil
 		})
 	}
-	return started, g.Wait()
+	return g.Wait()
 }
 
 // record starts a process and writes down which one it is. The channel is closed when it has ended.
@@ -115,30 +127,36 @@ func (c *Cluster) initialCluster() string {
 	return strings.Join(members, ",")
 }
 
-func (c *Cluster) terminate(ctx context.Context, name string) error {
-	p, err := c.process(name)
-	if err != nil || !p.Alive() {
-		return err
+// signal does nothing to a process that ends meanwhile.
+func (p Process) signal(sig syscall.Signal) error {
+	if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal %v to %s: %w", sig, p.Name, err)
 	}
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} { // one that is paused hears nothing before it goes on
-		if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("stop %s: %w", name, err)
-		}
+	return nil
+}
+
+func (p Process) terminate(ctx context.Context) error {
+	if !p.Alive() {
+		return nil
+	}
+	// One that is paused hears nothing before it goes on.
+	if err := errors.Join(p.signal(syscall.SIGTERM), p.signal(syscall.SIGCONT)); err != nil {
+		return err
 	}
 	polite, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
-	if waitGone(polite, *p) == nil {
+	if waitGone(polite, p) == nil {
 		return nil
 	}
-	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("kill %s: %w", name, err)
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := waitGone(last, *p); err != nil {
+	if err := waitGone(last, p); err != nil {
 		return err
 	}
-	return fmt.Errorf("%s did not stop within %v and was killed", name, stopTimeout)
+	return fmt.Errorf("%s did not stop within %v and was killed", p.Name, stopTimeout)
 }
 
 func waitGone(ctx context.Context, p Process) error {
