@@ -150,6 +150,17 @@ func TestInvariantGrowth(t *testing.T) {
 		s.want(s.tick(100*time.Millisecond), "")
 		s.want(s.tick(100*time.Millisecond), "role; propose [1,2] +2@20")
 	})
+	t.Run("one that the controller took out is not added again at once", func(t *testing.T) {
+		s := newScript(t, nil).lead()
+		s.subscribe(1, 3, 0, -1)
+		s.ack(1, 3, 0)
+		for _, wait := range []time.Duration{500 * time.Millisecond, time.Second, time.Second} {
+			s.want(s.metadata(func(r *Record) { r.ISR = members(1, 2) }), "role")
+			s.want(s.tick(wait-100*time.Millisecond), "")
+			s.want(s.tick(100*time.Millisecond), "role; propose [1,2,3] +3@30")
+			s.confirm(members(1, 2, 3))
+		}
+	})
 	t.Run("a change that was overtaken is made again at once", func(t *testing.T) {
 		s := start(t)
 		s.subscribe(1, 3, 10, 4)

@@ -17,6 +17,7 @@ type leader struct {
 	peers []peer
 	// effective is what counts towards the high watermark: confirmed members and those of the proposal. Replaced, never changed.
 	effective []Member
+	confirmed []Member // as of the last refresh
 
 	proposal     proposal
 	nextProposal uint64
@@ -79,6 +80,7 @@ func (r *Replica) beginLeading(start int64) {
 // refreshMembers makes peers and effective fit the record and the proposal, and does what has become possible.
 func (r *Replica) refreshMembers() {
 	l := &r.lead
+	r.holdBack()
 	r.settleByRecord()
 	r.refreshEffective()
 	l.peers = slices.DeleteFunc(l.peers, func(p peer) bool {
@@ -119,6 +121,18 @@ func (r *Replica) refreshEffective() {
 	if !slices.Equal(effective, l.effective) {
 		l.effective = effective
 	}
+}
+
+// holdBack keeps a member out for a while after it was taken out. Whoever did so, the controller as a rule, knows something that its
+// acknowledgements do not show; without a pause the two would undo each other's changes as fast as the metadata takes them.
+func (r *Replica) holdBack() {
+	l := &r.lead
+	for _, m := range l.confirmed {
+		if p := l.peer(m.BrokerID); p != nil && p.id == m && !slices.Contains(r.rec.ISR, m) {
+			p.retryAt = r.now + p.delay.next(maxBackOff/2)
+		}
+	}
+	l.confirmed = r.rec.ISR
 }
 
 // concerns tells whether a broker is a replica or an entry that counts.
