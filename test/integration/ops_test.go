@@ -39,7 +39,7 @@ func TestMetricsFollowConventions(t *testing.T) {
 	}
 	name := regexp.MustCompile(`^(runnel|go|process)_[a-z0-9_]+$`)
 	// Labels whose values are a few known ones. A label per topic or client would grow without bound.
-	labels := []string{"listener", "method", "code", "op", "type", "reason", "result", "kind", "le", "quantile", "version", "codec", "state", "direction", "service", "outcome"}
+	labels := []string{"listener", "method", "code", "op", "type", "reason", "result", "kind", "le", "quantile", "version", "codec", "state", "direction", "service", "outcome", "before"}
 	ours := 0
 	for _, f := range families {
 		if !name.MatchString(f.GetName()) {
