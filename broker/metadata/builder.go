@@ -27,7 +27,9 @@ func (b Builder) PartitionKey(ref PartitionRef) string {
 }
 
 // ClusterUnchanged compares the revision of the cluster's record: it holds until a recovery begins.
-func (b Builder) ClusterUnchanged(revision int64) Compare { return unchanged(b.keys.cluster(), revision) }
+func (b Builder) ClusterUnchanged(revision int64) Compare {
+	return unchanged(b.keys.cluster(), revision)
+}
 
 // RegRef names the registration that a broker acts under.
 type RegRef struct {
