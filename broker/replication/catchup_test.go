@@ -49,6 +49,43 @@ func TestFarBehindUsesTheCatchUpStreamUntilItIsClose(t *testing.T) {
 	src.until("one subscription left", func() bool { return src.gone[1] == 1 && src.gone[2] == 1 && src.gone[3] == 0 })
 }
 
+func TestInSyncMemberStaysOnTheTail(t *testing.T) {
+	a, b := pair(t, Settings{Window: 64 << 10, StreamWindow: 1 << 20, Quantum: 16 << 10, CatchUpRate: 1})
+	src := newSource(t, 0)
+	src.behind, src.isr = 1<<30, []int32{2}
+	a.host(src, 0)
+	for range 20 {
+		src.append(10_000)
+	}
+	dst := newSink(t, b.followers, 0)
+	dst.subscribe(1)
+	dst.until("everything", func() bool { return dst.next == 20 })
+	if len(dst.refused) != 0 {
+		t.Fatal("a member of the in-sync set was sent to the throttled stream")
+	}
+}
+
+func TestFollowerThatFallsBehindLeavesTheTail(t *testing.T) {
+	const window = 64 << 10
+	a, b := pair(t, Settings{Window: window, StreamWindow: 1 << 20, Quantum: 16 << 10})
+	src := newSource(t, 0)
+	src.behind = 0
+	a.host(src, 0)
+	dst := newSink(t, b.followers, 0)
+	dst.subscribe(1)
+	dst.until("the grant", func() bool { return len(dst.granted) == 1 })
+	src.mu.Lock()
+	src.behind = 8*window + 1
+	src.mu.Unlock()
+	src.append(100) // small: no reason to move
+	dst.until("the small batch", func() bool { return dst.next == 1 })
+	src.append(10_000)
+	dst.until("the move to catch-up", func() bool { return len(dst.refused) == 1 })
+	src.append(100)
+	dst.subscribe(1)
+	dst.until("the rest on the catch-up stream", func() bool { return dst.next == 3 && len(dst.granted) == 2 })
+}
+
 func TestThrottledCatchUpDoesNotHoldUpTails(t *testing.T) {
 	const window = 64 << 10
 	a, b := pair(t, Settings{Window: window, StreamWindow: 1 << 20, Quantum: 16 << 10, TailStreams: 1, CatchUpRate: 1})

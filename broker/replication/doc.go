@@ -4,9 +4,11 @@
 // # Streams
 //
 // A follower broker opens two to four tail streams and one catch-up stream to each broker that leads something it follows; partitions
-// are hashed onto the tail streams. [Followers] is that side, [Leaders] the other. A partition that is far behind (Settings.Window × 4)
-// is told to subscribe on the catch-up stream, and back on a tail stream when it is within half a window of the end. The catch-up stream has
-// a TCP connection and a token bucket of its own, so that tails never wait for it.
+// are hashed onto the tail streams. [Followers] is that side, [Leaders] the other. The catch-up stream has a TCP connection and a token
+// bucket of its own, so that tails never wait for it, nor for the disk reads that it needs. A follower that is not in the in-sync set and
+// asks for what lies more than four windows behind the end, or falls eight behind, is told to subscribe on the catch-up stream; within half a
+// window of the end, or once it is in sync, it is told to come back. Members of the in-sync set always stay on a tail: producers wait
+// for their acks.
 //
 // # Fairness
 //

@@ -23,6 +23,7 @@ type source struct {
 	mu       sync.Mutex
 	behind   int64 // what Behind says; -1: what the log says
 	deposed  bool
+	isr      []int32
 	senders  map[replica.Session]partition.Sender
 	asked    []replica.Member
 	acked    map[replica.Session]int64
@@ -149,6 +150,12 @@ func (s *source) Behind(offset int64) int64 {
 		return s.behind
 	}
 	return (s.log.End() - offset) * 1 << 10
+}
+
+func (s *source) Role() partition.Role {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return partition.Role{Leading: true, LeaderID: 1, Epoch: 1, ISR: s.isr}
 }
 
 func (s *source) Leads(int32) bool {

@@ -174,7 +174,11 @@ func (st *followerStream) run(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			st.f.cfg.Logger.Info("replication stream to a leader ended", slog.Int("leader", int(st.leader)),
+			level := slog.LevelInfo
+			if !welcomed && delay > leastBackoff {
+				level = slog.LevelDebug // said before
+			}
+			st.f.cfg.Logger.Log(ctx, level, "replication stream to a leader ended", slog.Int("leader", int(st.leader)),
 				slog.Bool("catch_up", st.catchUp), slog.Any("error", err))
 		}
 		if welcomed {

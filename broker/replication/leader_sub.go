@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"runnel.dev/runnel/api/runnel/codec"
@@ -219,11 +220,10 @@ func (st *leaderStream) serve(s *leaderSub) error {
 
 // begin decides whether s belongs on this stream.
 func (st *leaderStream) begin(s *leaderSub, offset int64) *runnelv1.ReplicateAnswer {
-	behind := s.p.Behind(offset)
 	switch {
-	case !st.catchUp && behind > 4*st.l.cfg.Window:
+	case !st.catchUp && st.isFar(s, offset, 4):
 		return refused(runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_CATCH_UP, "")
-	case st.catchUp && behind < st.l.cfg.Window/2:
+	case st.catchUp && st.isNear(s, offset):
 		return refused(runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_TAIL, "")
 	}
 	s.next, s.pushing, s.deficit = offset, true, 0
@@ -233,6 +233,18 @@ func (st *leaderStream) begin(s *leaderSub, offset int64) *runnelv1.ReplicateAns
 	st.mu.Unlock()
 	return &runnelv1.ReplicateAnswer{Answer: &runnelv1.ReplicateAnswer_Granted{Granted: &runnelv1.ReplicateGranted{Offset: offset}}}
 }
+
+// isFar: what the follower wants next lies more than so many windows behind the end, and nobody waits for its acks. Members of the
+// in-sync set stay on the tail, throttled they would hold up every producer; they are dropped from the set before they are far behind.
+func (st *leaderStream) isFar(s *leaderSub, offset, windows int64) bool {
+	return s.p.Behind(offset) > windows*st.l.cfg.Window && !st.inSync(s)
+}
+
+func (st *leaderStream) isNear(s *leaderSub, offset int64) bool {
+	return s.p.Behind(offset) < st.l.cfg.Window/2 || st.inSync(s)
+}
+
+func (st *leaderStream) inSync(s *leaderSub) bool { return slices.Contains(s.p.Role().ISR, st.from.ID) }
 
 // sendAnswer sends an answer; refusals end the subscription.
 func (st *leaderStream) sendAnswer(s *leaderSub, a *runnelv1.ReplicateAnswer) error {
@@ -284,10 +296,15 @@ func (st *leaderStream) push(s *leaderSub) error {
 	st.mu.Unlock()
 	err = st.grpc.SendMsg(&st.frame)
 	st.frame.Free()
-	if err == nil && st.catchUp && s.p.Behind(s.next) < st.l.cfg.Window/2 {
+	switch {
+	case err != nil:
+		return err
+	case st.catchUp && st.isNear(s, s.next):
 		return st.sendAnswer(s, refused(runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_TAIL, ""))
+	case !st.catchUp && n >= st.l.cfg.Quantum/2 && st.isFar(s, s.next, 8): // full frames: it falls behind
+		return st.sendAnswer(s, refused(runnelv1.ReplicateRefusal_REPLICATE_REFUSAL_USE_CATCH_UP, ""))
 	}
-	return err
+	return nil
 }
 
 // fill reads the next batches of s into the frame, and returns their size.

@@ -43,6 +43,8 @@ type LeaderPartition interface {
 	Behind(offset int64) int64
 	// Leads reports whether this broker leads the partition in epoch. Takes no lock.
 	Leads(epoch int32) bool
+	// Role says, among other things, which brokers are in sync. Takes no lock.
+	Role() partition.Role
 }
 
 // LeadersConfig is what Leaders need.
