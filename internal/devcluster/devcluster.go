@@ -297,6 +297,17 @@ func (c *Cluster) StartProcess(ctx context.Context, name string) error {
 	return errors.Join(err, c.awaitAll(ctx, begun))
 }
 
+// Alive says whether the named process runs.
+func (c *Cluster) Alive(name string) bool {
+	alive := false
+	err := c.locked(func() error {
+		p, err := c.process(name)
+		alive = err == nil && p.Alive()
+		return err
+	})
+	return err == nil && alive
+}
+
 // SpawnProcess starts one process and does not wait until it is ready, which it may not become: AwaitProcess does. ErrRunning when it runs.
 func (c *Cluster) SpawnProcess(name string) error {
 	return c.locked(func() error {
@@ -344,6 +355,15 @@ func (c *Cluster) StopProcess(ctx context.Context, name string) error {
 // Kill ends one process with SIGKILL and waits until it is gone.
 func (c *Cluster) Kill(ctx context.Context, name string) error {
 	p, err := c.signal(name, syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	return waitGone(ctx, p)
+}
+
+// Abort ends one process with SIGQUIT, at which it writes what each of its goroutines does to its log.
+func (c *Cluster) Abort(ctx context.Context, name string) error {
+	p, err := c.signal(name, syscall.SIGQUIT)
 	if err != nil {
 		return err
 	}

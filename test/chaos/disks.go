@@ -35,6 +35,17 @@ func mountDisks(dir string) (*disks, error) {
 
 func (d *disks) path(broker string) string { return filepath.Join(d.dir, "broker-"+broker) }
 
+// keep copies what is on the disks, which are about to go, and returns where to.
+func (d *disks) keep() (string, error) {
+	at := filepath.Join(d.dir, "disks")
+	var errs []error
+	for n := 1; n <= brokers; n++ {
+		name := strconv.Itoa(n)
+		errs = append(errs, d.free(name), os.CopyFS(filepath.Join(at, "broker-"+name), os.DirFS(d.path(name))))
+	}
+	return at, errors.Join(errs...)
+}
+
 func (d *disks) unmount() error {
 	var errs []error
 	for n := 1; n <= brokers; n++ {

@@ -13,12 +13,20 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"runnel.dev/runnel/internal/devcluster"
 )
 
 // kind is a kind of fault. strike returns once it was taken back; it always takes it back, also when ctx ends.
 type kind struct {
 	name   string
-	strike func(t *trial, ctx context.Context, random *rand.Rand) error
+	strike func(t *striker, ctx context.Context, random *rand.Rand) error
+}
+
+// striker is one lane's hand on the cluster.
+type striker struct {
+	*trial
+	cluster *devcluster.Cluster
 }
 
 // The lanes. Faults of one lane follow each other, those of different lanes meet.
@@ -94,11 +102,11 @@ func during(ctx context.Context, d time.Duration, back func() error) error {
 	return back()
 }
 
-func killBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+func killBroker(t *striker, ctx context.Context, random *rand.Rand) error {
 	return t.kill(ctx, pick(random, t.cluster.Brokers()), between(random, 0, 2*time.Second))
 }
 
-func killController(t *trial, ctx context.Context, random *rand.Rand) error {
+func killController(t *striker, ctx context.Context, random *rand.Rand) error {
 	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	info, err := t.client.Admin().DescribeCluster(asking)
@@ -109,32 +117,42 @@ func killController(t *trial, ctx context.Context, random *rand.Rand) error {
 	return t.kill(ctx, name, between(random, 0, 2*time.Second))
 }
 
-func (t *trial) kill(ctx context.Context, name string, down time.Duration) error {
+func (t *striker) kill(ctx context.Context, name string, down time.Duration) error {
 	say("kill -9 broker %s for %v", name, down.Round(time.Millisecond))
-	if err := t.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
+	if err := t.take(ctx, name); err != nil {
 		return err
 	}
 	return during(ctx, down, func() error { return t.spawn(name) })
 }
 
-// spawn starts a process that may have to wait for others until it is ready.
-func (t *trial) spawn(name string) error { return t.cluster.SpawnProcess(name) }
+// take kills a process, which nobody else starts before spawn does.
+func (t *striker) take(ctx context.Context, name string) error {
+	t.down.hold(name)
+	return t.cluster.Kill(context.WithoutCancel(ctx), name)
+}
 
-func restartBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+// spawn starts a process that may have to wait for others until it is ready.
+func (t *striker) spawn(name string) error {
+	defer t.down.release(name)
+	return t.cluster.SpawnProcess(name)
+}
+
+func restartBroker(t *striker, ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	say("restart broker %s", name)
+	t.down.hold(name)
 	if err := t.cluster.StopProcess(context.WithoutCancel(ctx), name); err != nil {
 		return err
 	}
 	return t.spawn(name)
 }
 
-func pauseBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+func pauseBroker(t *striker, ctx context.Context, random *rand.Rand) error {
 	// Sometimes for longer than a lease.
 	return t.pause(ctx, pick(random, t.cluster.Brokers()), between(random, 300*time.Millisecond, 7*time.Second))
 }
 
-func (t *trial) pause(ctx context.Context, name string, d time.Duration) error {
+func (t *striker) pause(ctx context.Context, name string, d time.Duration) error {
 	say("pause %s for %v", name, d.Round(time.Millisecond))
 	if err := t.cluster.Pause(name); err != nil {
 		return err
@@ -143,7 +161,7 @@ func (t *trial) pause(ctx context.Context, name string, d time.Duration) error {
 }
 
 // cut loses what passes between the pairs for a while.
-func (t *trial) cut(ctx context.Context, d time.Duration, pairs [][2]string) error {
+func (t *striker) cut(ctx context.Context, d time.Duration, pairs [][2]string) error {
 	say("cut %v for %v", pairs, d.Round(time.Millisecond))
 	var errs []error
 	for _, p := range pairs {
@@ -158,13 +176,13 @@ func (t *trial) cut(ctx context.Context, d time.Duration, pairs [][2]string) err
 	}))
 }
 
-func cutPair(t *trial, ctx context.Context, random *rand.Rand) error {
+func cutPair(t *striker, ctx context.Context, random *rand.Rand) error {
 	names := t.cluster.Brokers()
 	order := random.Perm(len(names))
 	return t.cut(ctx, between(random, time.Second, 6*time.Second), [][2]string{{names[order[0]], names[order[1]]}})
 }
 
-func isolateBroker(t *trial, ctx context.Context, random *rand.Rand) error {
+func isolateBroker(t *striker, ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	var pairs [][2]string
 	for _, other := range t.cluster.Others(name) {
@@ -173,11 +191,11 @@ func isolateBroker(t *trial, ctx context.Context, random *rand.Rand) error {
 	return t.cut(ctx, between(random, time.Second, 8*time.Second), pairs)
 }
 
-func cutClients(t *trial, ctx context.Context, random *rand.Rand) error {
+func cutClients(t *striker, ctx context.Context, random *rand.Rand) error {
 	return t.cut(ctx, between(random, time.Second, 4*time.Second), [][2]string{{pick(random, t.cluster.Brokers()), "host"}})
 }
 
-func cutEtcd(t *trial, ctx context.Context, random *rand.Rand) error {
+func cutEtcd(t *striker, ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	var pairs [][2]string
 	for _, member := range t.cluster.Etcd() {
@@ -188,7 +206,7 @@ func cutEtcd(t *trial, ctx context.Context, random *rand.Rand) error {
 
 // loseDisk empties a broker's data directory while it is down. Committed records survive that of one broker at a time, once all
 // replicas are in sync.
-func loseDisk(t *trial, ctx context.Context, random *rand.Rand) error {
+func loseDisk(t *striker, ctx context.Context, random *rand.Rand) error {
 	if err := t.awaitWhole(ctx); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -198,7 +216,7 @@ func loseDisk(t *trial, ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	say("lose the disk of broker %s", name)
 	steady := context.WithoutCancel(ctx)
-	if err := t.cluster.Kill(steady, name); err != nil {
+	if err := t.take(ctx, name); err != nil {
 		return err
 	}
 	if err := empty(t.cluster.DataDir(name)); err != nil {
@@ -219,7 +237,7 @@ func empty(dir string) error {
 	return err
 }
 
-func fillDisk(t *trial, ctx context.Context, random *rand.Rand) error {
+func fillDisk(t *striker, ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	// Below the reserve produce is refused; at 0 every write fails.
 	left := []int64{0, reserveBytes / 2}[random.IntN(2)]
@@ -228,39 +246,25 @@ func fillDisk(t *trial, ctx context.Context, random *rand.Rand) error {
 	if err := t.disks.fill(name, left); err != nil {
 		return errors.Join(err, t.disks.free(name))
 	}
-	if err := during(ctx, d, func() error { return t.disks.free(name) }); err != nil {
-		return err
-	}
-	return t.revive(name)
+	return during(ctx, d, func() error { return t.disks.free(name) })
 }
 
-// revive starts a broker that has stopped because of what was done to it, as a supervisor would.
-func (t *trial) revive(name string) error {
-	for _, p := range t.cluster.Processes {
-		if p.Name == name && !p.Alive() {
-			say("broker %s had stopped: starting it", name)
-			return t.spawn(name)
-		}
-	}
-	return nil
-}
-
-func killMember(t *trial, ctx context.Context, random *rand.Rand) error {
+func killMember(t *striker, ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Etcd())
 	down := between(random, 0, 3*time.Second)
 	say("kill -9 %s for %v", name, down.Round(time.Millisecond))
-	if err := t.cluster.Kill(context.WithoutCancel(ctx), name); err != nil {
+	if err := t.take(ctx, name); err != nil {
 		return err
 	}
 	return during(ctx, down, func() error { return t.spawn(name) })
 }
 
-func pauseMember(t *trial, ctx context.Context, random *rand.Rand) error {
+func pauseMember(t *striker, ctx context.Context, random *rand.Rand) error {
 	return t.pause(ctx, pick(random, t.cluster.Etcd()), between(random, 500*time.Millisecond, 4*time.Second))
 }
 
 // loseQuorum kills two members of three.
-func loseQuorum(t *trial, ctx context.Context, random *rand.Rand) error {
+func loseQuorum(t *striker, ctx context.Context, random *rand.Rand) error {
 	members := t.cluster.Etcd()
 	spared := random.IntN(len(members))
 	down := between(random, time.Second, 5*time.Second)
@@ -268,7 +272,7 @@ func loseQuorum(t *trial, ctx context.Context, random *rand.Rand) error {
 	var errs []error
 	for i, name := range members {
 		if i != spared {
-			errs = append(errs, t.cluster.Kill(context.WithoutCancel(ctx), name))
+			errs = append(errs, t.take(ctx, name))
 		}
 	}
 	return errors.Join(errors.Join(errs...), during(ctx, down, func() error {

@@ -1,9 +1,10 @@
 // Command chaos runs three real brokers and a real etcd of three members, each in a network namespace of its own, does everything bad to
 // them that it knows, and judges what producers and consumers have seen meanwhile.
 //
-// Faults come in two lanes, so that brokers are struck while etcd is: see faults.go. At the end everything is healed; then every
-// acknowledged record has to be read, once, in order, and all replicas have to hold the same bytes. The run fails, too, if fewer records
-// than -acked were acknowledged, or a kind of fault struck fewer than three times.
+// Faults come in two lanes, so that brokers are struck while etcd is: see faults.go. They go on for -time, and until each kind has struck
+// three times and -acked records were acknowledged. At the end everything is healed; then all partitions have to make progress, consumers
+// have to reach the end, every acknowledged record has to be read, once, in order, and all replicas have to hold the same bytes. A process
+// that ends by itself fails the run, too.
 //
 // It needs Linux, root and iproute2.
 package main
@@ -19,6 +20,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,7 +33,7 @@ const (
 	// fewest is how often each kind of fault has to strike.
 	fewest = 3
 	// overhead is what a run may take beyond the time of faults: starting, healing, reading everything.
-	overhead = 6 * time.Minute
+	overhead = 10 * time.Minute
 )
 
 type options struct {
@@ -47,9 +49,9 @@ func main() {
 	var o options
 	flag.StringVar(&o.runnel, "runnel", "bin/runnel", "the runnel binary")
 	flag.StringVar(&o.dir, "dir", os.TempDir(), "directory to work in; a few GB are written, and removed again")
-	flag.DurationVar(&o.time, "time", 5*time.Minute, "how long faults go on")
+	flag.DurationVar(&o.time, "time", 5*time.Minute, "how long faults go on at least")
 	flag.Uint64Var(&o.seed, "seed", 0, "chooses victims and moments; 0: any. Processes have a will of their own: a seed does not replay a run")
-	flag.Int64Var(&o.acked, "acked", 1_000_000, "the run fails with fewer acknowledged records")
+	flag.Int64Var(&o.acked, "acked", 1_000_000, "how many records have to be acknowledged")
 	flag.BoolVar(&o.keep, "keep", false, "leave data and logs")
 	flag.StringVar(&o.only, "only", "", "kinds of faults, separated by commas; all others are left out, and need not strike")
 	flag.Parse()
@@ -83,6 +85,11 @@ func run(ctx context.Context, o options) (err error) {
 	say("seed %d, in %s", o.seed, dir)
 	disks, err := mountDisks(dir)
 	defer func() {
+		if err != nil || o.keep {
+			at, keepErr := disks.keep()
+			say("logs are in %s, data is in %s", dir, at)
+			err = errors.Join(err, keepErr)
+		}
 		err = errors.Join(err, disks.unmount())
 		if err == nil && !o.keep {
 			err = os.RemoveAll(dir)
@@ -106,10 +113,13 @@ func run(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, c.Close(context.WithoutCancel(ctx))) }()
 	t := &trial{options: o, cluster: cluster, client: c, disks: disks}
 	report, err := t.run(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.verdict(report)
 	}
-	return t.verdict(report)
+	if err != nil {
+		t.investigate(context.WithoutCancel(ctx))
+	}
+	return err
 }
 
 // trial is one run against a cluster.
@@ -119,15 +129,20 @@ type trial struct {
 	client  *client.Client
 	disks   *disks
 	struck  counts
+	down    held
+	// ended are processes that ended by themselves, without a good reason.
+	ended []error
 	// nonmonotonic counts what consumers saw out of order while faults went on.
 	nonmonotonic int64
+	// acks counts acknowledgements, consumed is where the consumer is, per partition.
+	acks, consumed [partitions]atomic.Int64
 }
 
 func (t *trial) verdict(r history.Report) error {
 	fmt.Printf("chaos: acked=%d lost=%d duplicated=%d reordered=%d nonmonotonic=%d phantom=%d moved=%d sent=%d read=%d\n",
 		r.Acked, r.Lost, r.Duplicated, r.Reordered, t.nonmonotonic, r.Phantom, r.Moved, r.Sent, r.Read)
 	fmt.Printf("chaos: faults: %s\n", t.struck.String())
-	var errs []error
+	errs := t.ended
 	if !r.OK() {
 		errs = append(errs, errors.New(r.First))
 	}
