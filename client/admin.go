@@ -29,7 +29,7 @@ func (a *Admin) CreateTopic(ctx context.Context, spec TopicSpec) (Topic, error) 
 	return topicOf(r.GetTopic()), nil
 }
 
-// UpdateTopic changes settings and adds partitions, and returns the topic as it is then. With ch.Generation it fails with
+// UpdateTopic changes settings and the number of replicas, adds partitions, and returns the topic as it is then. With ch.Generation it fails with
 // ErrConflict when somebody else was faster. ch.DryRun changes nothing; PlanTopic also tells the differences.
 func (a *Admin) UpdateTopic(ctx context.Context, name string, ch TopicChange) (Topic, error) {
 	t, _, err := a.updateTopic(ctx, name, ch)
@@ -45,7 +45,7 @@ func (a *Admin) PlanTopic(ctx context.Context, name string, ch TopicChange) (Top
 func (a *Admin) updateTopic(ctx context.Context, name string, ch TopicChange) (Topic, []ConfigChange, error) {
 	r, err := change(ctx, a, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.UpdateTopicResponse, error) {
 		return api.UpdateTopic(ctx, &runnelv1.UpdateTopicRequest{
-			Name: name, TopicId: idBytes(ch.ID), Generation: ch.Generation, Partitions: ch.Partitions, Config: ch.Config.proto(),
+			Name: name, TopicId: idBytes(ch.ID), Generation: ch.Generation, Partitions: ch.Partitions, Replicas: ch.Replicas, Config: ch.Config.proto(),
 			ResetFields: ch.Reset, ValidateOnly: ch.DryRun, Force: ch.Force,
 		})
 	})
@@ -157,36 +157,40 @@ func (a *Admin) DescribeCluster(ctx context.Context) (ClusterInfo, error) {
 	}
 	info := ClusterInfo{
 		ID: r.GetClusterId(), Controller: r.GetControllerId(), Topics: int(r.GetTopics()), Partitions: int(r.GetPartitions()),
+		UnderReplicated: int(r.GetUnderReplicatedPartitions()), BelowMinimum: int(r.GetBelowMinimumPartitions()), Leaderless: int(r.GetLeaderlessPartitions()),
 	}
 	for _, b := range r.GetBrokers() {
-		info.Brokers = append(info.Brokers, BrokerInfo{
-			ID: b.GetId(), Epoch: b.GetBrokerEpoch(), Rack: b.GetRack(), Version: b.GetVersion(), StorageID: b.GetStorageId(),
-			Listeners: b.GetListeners(), Leaders: int(b.GetLeaders()), Replicas: int(b.GetReplicas()),
-		})
+		info.Brokers = append(info.Brokers, brokerOf(b))
 	}
 	return info, nil
 }
 
-// RecoverPartition brings a quarantined partition back online at the price of its damaged records. Without accept it only tells
-// what would be lost.
+// RecoverPartition brings a quarantined partition back online at the price of its damaged records: its leader's replica, or the first live one
+// where there is no leader. Without accept it only tells what would be lost.
 func (a *Admin) RecoverPartition(ctx context.Context, tp TopicPartition, accept bool) (RecoverInfo, error) {
-	meta, err := a.c.meta.topic(ctx, tp.Topic)
+	return a.RecoverReplica(ctx, tp, -1, accept)
+}
+
+// RecoverReplica is RecoverPartition for the replica of one broker; -1: as RecoverPartition chooses.
+func (a *Admin) RecoverReplica(ctx context.Context, tp TopicPartition, broker int32, accept bool) (RecoverInfo, error) {
+	meta, err := a.partitionMeta(ctx, tp)
 	if err != nil {
 		return RecoverInfo{}, fmt.Errorf("recover %s: %w", tp, err)
-	}
-	if tp.Partition < 0 || int(tp.Partition) >= len(meta.partitions) {
-		return RecoverInfo{}, fmt.Errorf("recover %s: %w: the topic has %d", tp, ErrUnknownPartition, len(meta.partitions))
 	}
 	// A quarantined partition may have no leader; its replica answers.
 	p := meta.partitions[tp.Partition]
 	brokers := append([]int32{p.leader}, p.replicas...)
+	req := &runnelv1.RecoverPartitionRequest{Topic: tp.Topic, TopicId: meta.id[:], Partition: tp.Partition, AcceptDataLoss: accept}
+	if broker >= 0 {
+		brokers, req.BrokerId = []int32{broker}, &broker
+	}
 	snap := a.c.meta.snapshot()
 	i := slices.IndexFunc(brokers, snap.listed)
 	if i < 0 {
-		return RecoverInfo{}, fmt.Errorf("recover %s: %w: none of its brokers %v is up", tp, ErrUnavailable, p.replicas)
+		return RecoverInfo{}, fmt.Errorf("recover %s: %w: none of its brokers %v is up", tp, ErrUnavailable, brokers)
 	}
 	r, err := call(ctx, a, snap.address(brokers[i]), func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.RecoverPartitionResponse, error) {
-		return api.RecoverPartition(ctx, &runnelv1.RecoverPartitionRequest{Topic: tp.Topic, Partition: tp.Partition, AcceptDataLoss: accept})
+		return api.RecoverPartition(ctx, req)
 	})
 	if err != nil {
 		return RecoverInfo{}, fmt.Errorf("recover %s: %w", tp, err)

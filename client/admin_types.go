@@ -52,7 +52,9 @@ type TopicChange struct {
 	Generation int64
 	// Partitions is the new number, which can only grow; 0: unchanged.
 	Partitions int32
-	Config     TopicConfig
+	// Replicas is the new number of each partition's replicas; 0: unchanged.
+	Replicas int32
+	Config   TopicConfig
 	// Reset names settings, as brokers spell them (e.g. "retention_ms"), that go back to the cluster's default.
 	Reset []string
 	// Force changes a topic although a resource owns it.
@@ -112,6 +114,13 @@ type PartitionInfo struct {
 	LogStart, LocalStart, TieredEnd /* -1: none */, Flushed, HighWatermark, LogEnd int64
 	SizeBytes                                                                      int64
 	Segments                                                                       int
+	// ReplicaStates says how each of Replicas is, in their order. Adding and Removing are those of them that come and go.
+	ReplicaStates     []ReplicaInfo
+	Adding, Removing  []int32
+	MinInSyncReplicas int
+	UnderReplicated   bool
+	// Averages of the recent past at the leader, per second; -1: unknown.
+	RecordsIn, BytesIn, BytesOut float64
 	// Err is set when the partition could not be asked; offsets are then undefined.
 	Err error
 }
@@ -119,19 +128,11 @@ type PartitionInfo struct {
 // ClusterInfo describes a cluster.
 type ClusterInfo struct {
 	ID                 string
-	Controller         int32
+	Controller         int32 // -1: none
 	Brokers            []BrokerInfo
 	Topics, Partitions int
-}
-
-// BrokerInfo describes a broker.
-type BrokerInfo struct {
-	ID                       int32
-	Epoch                    int64
-	Rack, Version, StorageID string
-	// Listeners maps names to advertised addresses.
-	Listeners         map[string]string
-	Leaders, Replicas int
+	// Partitions with fewer in-sync replicas than replicas, than their minimum, and without a leader.
+	UnderReplicated, BelowMinimum, Leaderless int
 }
 
 // RecoverInfo tells what recovering a partition keeps and loses: records in [KeptEnd, LostEnd) are gone.
@@ -256,6 +257,11 @@ func partitionsOf(ps []*runnelv1.PartitionStatus) []PartitionInfo {
 			LogStart: p.GetLogStartOffset(), LocalStart: p.GetLocalStartOffset(), TieredEnd: p.GetTieredEndOffset(),
 			Flushed: p.GetFlushedOffset(), HighWatermark: p.GetHighWatermark(), LogEnd: p.GetLogEndOffset(),
 			SizeBytes: p.GetSizeBytes(), Segments: int(p.GetSegments()), Err: fromItem(p.GetError()),
+			Adding: p.GetAdding(), Removing: p.GetRemoving(), MinInSyncReplicas: int(p.GetMinInSyncReplicas()), UnderReplicated: p.GetUnderReplicated(),
+			RecordsIn: p.GetRecordsInPerSecond(), BytesIn: p.GetBytesInPerSecond(), BytesOut: p.GetBytesOutPerSecond(),
+		}
+		for _, r := range p.GetReplicaStatus() {
+			info.ReplicaStates = append(info.ReplicaStates, replicaOf(r))
 		}
 		copy(info.TopicID[:], p.GetTopicId())
 		out = append(out, info)

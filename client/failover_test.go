@@ -170,7 +170,9 @@ func TestFiveInFlightAcrossALeaderChange(t *testing.T) {
 				cl.CreateTopic("t", 2) // led by 1, 2
 				p := cl.producer(t, Linger(0), ManualPartitioner())
 				ackTime(t, p, "t", "v0", 0)
-				cl.OnCall(func(c fakebroker.Call) fakebroker.Action { return fakebroker.Action{Lose: c.Method == "Produce" && c.Broker == 1} })
+				cl.OnCall(func(c fakebroker.Call) fakebroker.Action {
+					return fakebroker.Action{Lose: c.Method == "Produce" && c.Broker == 1}
+				})
 				var o outcomes
 				for i := 1; i <= 12; i++ {
 					o.produce(t.Context(), p, &Record{Topic: "t", Value: fmt.Appendf(nil, "v%d", i)})

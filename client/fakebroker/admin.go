@@ -58,7 +58,7 @@ func (c *Cluster) topicLocked(name string, id []byte) (*topic, *Error) {
 
 func (t *topic) proto() *runnelv1.Topic {
 	return &runnelv1.Topic{
-		Name: t.name, TopicId: slices.Clone(t.id[:]), Partitions: int32(len(t.partitions)), Replicas: 1, Config: proto.CloneOf(t.config),
+		Name: t.name, TopicId: slices.Clone(t.id[:]), Partitions: int32(len(t.partitions)), Replicas: int32(t.replicas), Config: proto.CloneOf(t.config),
 		Generation: t.generation, State: runnelv1.TopicState_TOPIC_STATE_ACTIVE, Owner: t.owner,
 	}
 }
@@ -74,12 +74,15 @@ func (b *broker) CreateTopic(ctx context.Context, r *runnelv1.CreateTopicRequest
 		case r.GetConfig().GetCleanupPolicy() == runnelv1.CleanupPolicy_CLEANUP_POLICY_COMPACT:
 			return nil, refuse(codes.Unimplemented, "NOT_YET_AVAILABLE", false, "compaction is not available yet")
 		}
-		n := max(int(r.GetPartitions()), 1)
+		n, replicas := max(int(r.GetPartitions()), 1), max(int(r.GetReplicas()), 1)
+		if replicas > len(c.mu.brokers) {
+			return nil, refuse(codes.InvalidArgument, "INVALID_ARGUMENT", false, "replicas: %d, there are %d brokers", replicas, len(c.mu.brokers))
+		}
 		if r.GetValidateOnly() {
-			t := &topic{name: r.GetName(), config: withDefaults(r.GetConfig()), owner: r.GetOwner(), partitions: make([]*partition, n)}
+			t := &topic{name: r.GetName(), config: withDefaults(r.GetConfig()), owner: r.GetOwner(), replicas: replicas, partitions: make([]*partition, n)}
 			return &runnelv1.CreateTopicResponse{Topic: t.proto()}, nil
 		}
-		return &runnelv1.CreateTopicResponse{Topic: c.createLocked(r.GetName(), n, r.GetConfig(), r.GetOwner()).proto()}, nil
+		return &runnelv1.CreateTopicResponse{Topic: c.createLocked(r.GetName(), n, replicas, r.GetConfig(), r.GetOwner()).proto()}, nil
 	})
 }
 
@@ -101,6 +104,13 @@ func (b *broker) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicRequest
 			resp.Changes = append(resp.Changes, &runnelv1.ConfigChange{Field: "partitions", Before: fmt.Sprint(after.GetPartitions()), After: fmt.Sprint(n)})
 			after.Partitions = n
 		}
+		if n := r.GetReplicas(); n != 0 && n != after.GetReplicas() {
+			if int(n) > len(c.mu.brokers) {
+				return nil, refuse(codes.InvalidArgument, "INVALID_ARGUMENT", false, "replicas: %d, there are %d brokers", n, len(c.mu.brokers))
+			}
+			resp.Changes = append(resp.Changes, &runnelv1.ConfigChange{Field: "replicas", Before: fmt.Sprint(after.GetReplicas()), After: fmt.Sprint(n)})
+			after.Replicas = n
+		}
 		defaults := withDefaults(nil).ProtoReflect()
 		for _, name := range r.GetResetFields() {
 			fd := defaults.Descriptor().Fields().ByName(protoreflect.Name(name))
@@ -115,6 +125,7 @@ func (b *broker) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicRequest
 			t.config = proto.CloneOf(after.GetConfig())
 			t.generation++
 			after.Generation = t.generation
+			c.replicateLocked(t, int(after.GetReplicas()))
 			c.growLocked(t, int(after.GetPartitions()))
 		}
 		resp.Topic = after
@@ -172,7 +183,8 @@ func (b *broker) ListTopics(ctx context.Context, r *runnelv1.ListTopicsRequest) 
 func (p *partition) status() *runnelv1.PartitionStatus {
 	s := &runnelv1.PartitionStatus{
 		Topic: p.topic.name, TopicId: slices.Clone(p.topic.id[:]), Partition: p.index, LeaderId: p.leader, LeaderEpoch: p.epoch,
-		Replicas: []int32{p.leader}, Isr: []int32{p.leader}, Health: runnelv1.PartitionHealth_PARTITION_HEALTH_ONLINE,
+		Replicas: p.replicas, Isr: p.isr, Adding: p.adding, Removing: p.removing, UnderReplicated: len(p.isr) < len(p.replicas),
+		MinInSyncReplicas: p.topic.config.GetMinInSyncReplicas(), RecordsInPerSecond: -1, BytesInPerSecond: -1, BytesOutPerSecond: -1, Health: runnelv1.PartitionHealth_PARTITION_HEALTH_ONLINE,
 		LogStartOffset: p.start, LocalStartOffset: p.start, TieredEndOffset: -1, FlushedOffset: p.end, HighWatermark: p.end, LogEndOffset: p.end,
 		Segments: 1,
 	}
@@ -181,6 +193,9 @@ func (p *partition) status() *runnelv1.PartitionStatus {
 	}
 	for _, b := range p.batches {
 		s.SizeBytes += int64(len(b))
+	}
+	for _, id := range p.replicas {
+		s.ReplicaStatus = append(s.ReplicaStatus, p.replica(id))
 	}
 	return s
 }
@@ -247,18 +262,16 @@ func (b *broker) DeleteRecords(ctx context.Context, r *runnelv1.DeleteRecordsReq
 func (b *broker) DescribeCluster(ctx context.Context, _ *runnelv1.DescribeClusterRequest) (*runnelv1.DescribeClusterResponse, error) {
 	return admin(ctx, b, Call{Method: "DescribeCluster"}, func(c *Cluster) (*runnelv1.DescribeClusterResponse, *Error) {
 		resp := &runnelv1.DescribeClusterResponse{ClusterId: c.cfg.clusterID, ControllerId: c.controllerLocked(), Topics: int32(len(c.mu.topics))}
-		leads := make(map[int32]int32)
-		for _, t := range c.mu.topics {
-			for _, p := range t.partitions {
-				leads[p.leader]++
-				resp.Partitions++
+		byID := make(map[int32]*runnelv1.BrokerStatus)
+		for _, id := range slices.Sorted(maps.Keys(c.mu.brokers)) {
+			if st := c.brokerLocked(id, resp.GetControllerId()); st != nil {
+				byID[id], resp.Brokers = st, append(resp.Brokers, st)
 			}
 		}
-		for _, e := range c.endpointsLocked() {
-			resp.Brokers = append(resp.Brokers, &runnelv1.BrokerStatus{
-				Id: e.GetId(), BrokerEpoch: 1, Version: "fake", Listeners: map[string]string{"default": e.GetAddress()},
-				Leaders: leads[e.GetId()], Replicas: leads[e.GetId()],
-			})
+		for _, t := range c.mu.topics {
+			for _, p := range t.partitions {
+				p.count(resp, byID)
+			}
 		}
 		return resp, nil
 	})

@@ -53,6 +53,9 @@ type Cluster struct {
 		onCall     func(Call) Action
 		autoCreate bool
 		validator  record.Validator
+		states     map[int32]runnelv1.BrokerState // absent: active
+		held       bool                           // reassignments stay under way
+		throttle   int64
 	}
 }
 
@@ -82,6 +85,7 @@ func Start(opts ...Option) *Cluster {
 	}
 	c.mu.brokers, c.mu.topics = make(map[int32]*broker), make(map[string]*topic)
 	c.mu.changed, c.mu.revision, c.mu.nextID = make(chan struct{}), 1, 1000
+	c.mu.states = make(map[int32]runnelv1.BrokerState)
 	for i := range c.cfg.brokers {
 		id := int32(i + 1)
 		c.mu.brokers[id] = &broker{c: c, id: id, address: fmt.Sprintf("broker-%d:7650", id), codec: codec.New()}
@@ -194,11 +198,18 @@ func (c *Cluster) changeLocked() {
 func (c *Cluster) CreateTopic(name string, partitions int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.createLocked(name, partitions, nil, "")
+	c.createLocked(name, partitions, 1, nil, "")
 }
 
-func (c *Cluster) createLocked(name string, partitions int, cfg *runnelv1.TopicConfig, owner string) *topic {
-	t := &topic{name: name, id: ids.NewTopicID(), generation: 1, config: withDefaults(cfg), owner: owner}
+// CreateReplicated is CreateTopic with so many replicas of each partition, all in sync. They share one log: a fake replica is never behind.
+func (c *Cluster) CreateReplicated(name string, partitions, replicas int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.createLocked(name, partitions, replicas, nil, "")
+}
+
+func (c *Cluster) createLocked(name string, partitions, replicas int, cfg *runnelv1.TopicConfig, owner string) *topic {
+	t := &topic{name: name, id: ids.NewTopicID(), generation: 1, config: withDefaults(cfg), owner: owner, replicas: replicas}
 	c.mu.topics[name] = t
 	c.growLocked(t, partitions)
 	return t
@@ -207,9 +218,12 @@ func (c *Cluster) createLocked(name string, partitions int, cfg *runnelv1.TopicC
 func (c *Cluster) growLocked(t *topic, partitions int) {
 	brokers := slices.Sorted(maps.Keys(c.mu.brokers))
 	for i := len(t.partitions); i < partitions; i++ {
-		t.partitions = append(t.partitions, &partition{
-			topic: t, index: int32(i), leader: brokers[i%len(brokers)], epoch: 1, producers: make(map[int64]*producer),
-		})
+		p := &partition{topic: t, index: int32(i), leader: brokers[i%len(brokers)], epoch: 1, producers: make(map[int64]*producer)}
+		for k := range min(t.replicas, len(brokers)) {
+			p.replicas = append(p.replicas, brokers[(i+k)%len(brokers)])
+		}
+		p.isr = slices.Clone(p.replicas)
+		t.partitions = append(t.partitions, p)
 	}
 	c.changeLocked()
 }
@@ -242,8 +256,27 @@ func (c *Cluster) MoveLeader(name string, partition, to int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.mu.topics[name].partitions[partition]
+	p.lead(to)
+	c.changeLocked()
+}
+
+// lead begins a new epoch. A broker that was no replica replaces the one that led.
+func (p *partition) lead(to int32) {
+	if to >= 0 && !slices.Contains(p.replicas, to) {
+		i := max(slices.Index(p.replicas, p.leader), 0)
+		p.replicas = slices.Clone(p.replicas)
+		p.replicas[i] = to
+		p.isr = slices.Clone(p.replicas)
+	}
 	p.leader = to
 	p.epoch++
+}
+
+// SetISR says which replicas of a partition are in sync.
+func (c *Cluster) SetISR(name string, partition int32, isr ...int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.topics[name].partitions[partition].isr = isr
 	c.changeLocked()
 }
 

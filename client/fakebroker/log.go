@@ -18,6 +18,7 @@ type topic struct {
 	generation int64
 	config     *runnelv1.TopicConfig
 	owner      string
+	replicas   int
 	partitions []*partition
 }
 
@@ -27,6 +28,9 @@ type partition struct {
 	index  int32
 	leader int32 // -1: none
 	epoch  int32
+
+	replicas, isr    []int32
+	adding, removing []int32
 
 	start, end int64
 	batches    [][]byte // stamped, in offset order

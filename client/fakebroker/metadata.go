@@ -35,7 +35,7 @@ func (b *broker) Watch(r *runnelv1.WatchRequest, stream grpc.ServerStreamingServ
 		if r.GetAutoCreate() && !r.GetAllTopics() && c.mu.autoCreate && first {
 			for _, name := range r.GetTopics() {
 				if c.mu.topics[name] == nil {
-					c.createLocked(name, defaultPartitions, nil, "")
+					c.createLocked(name, defaultPartitions, 1, nil, "")
 				}
 			}
 			changed = c.mu.changed
@@ -133,7 +133,7 @@ func (c *Cluster) describeLocked(t *topic) *runnelv1.TopicMetadata {
 	m := &runnelv1.TopicMetadata{Name: t.name, TopicId: slices.Clone(t.id[:]), Config: proto.CloneOf(t.config)}
 	for _, p := range t.partitions {
 		m.Partitions = append(m.Partitions, &runnelv1.PartitionMetadata{
-			Partition: p.index, LeaderId: p.leader, LeaderEpoch: p.epoch, Replicas: []int32{p.leader}, Isr: []int32{p.leader},
+			Partition: p.index, LeaderId: p.leader, LeaderEpoch: p.epoch, Replicas: p.replicas, Isr: p.isr,
 		})
 	}
 	return m
