@@ -19,7 +19,8 @@ type Settings struct {
 	Quantum int
 	// CatchUpRate bounds what all catch-up streams of a leader send together, bytes/s. Default 0: unlimited.
 	CatchUpRate int64
-	// OffsetsDelay is how long a moved high watermark waits for batches to travel with. Default 5 ms.
+	// OffsetsDelay is how long a moved high watermark waits for batches to travel with. A follower needs it only when it comes to lead.
+	// Default 20 ms.
 	OffsetsDelay time.Duration
 	// OpenTimeout bounds how long a follower waits for a leader to welcome a stream. Default 2 s.
 	OpenTimeout time.Duration
@@ -33,7 +34,7 @@ func (s Settings) WithDefaults() Settings {
 	set(&s.Window, 8<<20)
 	set(&s.StreamWindow, max(64<<20, s.Window))
 	set(&s.Quantum, 256<<10)
-	set(&s.OffsetsDelay, 5*time.Millisecond)
+	set(&s.OffsetsDelay, 20*time.Millisecond)
 	set(&s.OpenTimeout, 2*time.Second)
 	set(&s.IdleTimeout, 30*time.Second)
 	return s

@@ -202,7 +202,7 @@ func raw(from, to *node, kind runnelv1.ReplicateStream) *rawStream {
 		to.Fatal(err)
 	}
 	r := &rawStream{TB: to, ClientStream: s}
-	r.say(&codec.ReplicateRequestFrame{Hello: &runnelv1.ReplicateHello{Stream: kind, LeaderBrokerId: to.id}})
+	r.say(&codec.ReplicateRequestFrame{Hello: &runnelv1.ReplicateHello{Stream: kind, LeaderBrokerId: to.id, LeaderBrokerEpoch: to.dir.Self().Epoch}})
 	if f := r.hear(); f.Answer.GetWelcome().GetBrokerId() != to.id {
 		to.Fatalf("got %+v, want a welcome", f)
 	}

@@ -146,6 +146,8 @@ func (st *leaderStream) open() error {
 		return fmt.Errorf("%w: stream kind %d, want 1 or 2", ErrProtocol, h.GetStream())
 	case h.GetLeaderBrokerId() != self.ID:
 		return fmt.Errorf("%w: the stream is meant for broker %d, this is broker %d", ErrProtocol, h.GetLeaderBrokerId(), self.ID)
+	case h.GetLeaderBrokerEpoch() != self.Epoch:
+		return fmt.Errorf("%w: the stream is meant for registration %d, this is %d", ErrProtocol, h.GetLeaderBrokerEpoch(), self.Epoch)
 	}
 	st.catchUp = h.GetStream() == runnelv1.ReplicateStream_REPLICATE_STREAM_CATCH_UP
 	return st.grpc.SendMsg(&codec.ReplicateFrame{Answer: &runnelv1.ReplicateAnswer{Answer: &runnelv1.ReplicateAnswer_Welcome{

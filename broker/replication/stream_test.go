@@ -294,6 +294,40 @@ func TestUnsubscribeAndSubscribeAnewOverTakes(t *testing.T) {
 	src.until("the end of the second", func() bool { return src.gone[2] == 1 && src.gone[1] == 1 })
 }
 
+func TestManyPartitionsShareTheStreams(t *testing.T) {
+	const partitions = 2000
+	a, b := pair(t, Settings{})
+	src := newSource(t, 0) // stands for all of them
+	src.append(100)
+	sinks := make([]*sink, partitions)
+	for i := range sinks {
+		a.host(src, int32(i))
+		sinks[i] = newSink(t, b.followers, int32(i))
+		sinks[i].subscribe(1)
+	}
+	for _, s := range sinks {
+		s.until("the batch", func() bool { return s.next == 1 })
+	}
+	src.append(100)
+	for _, s := range sinks {
+		s.until("the second batch", func() bool { return s.next == 2 })
+	}
+	src.until("all acks", func() bool {
+		n := 0
+		for _, flushed := range src.acked {
+			if flushed == 2 {
+				n++
+			}
+		}
+		return n == partitions
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.streams != 2 {
+		t.Fatalf("%d streams for %d partitions, want 2", a.streams, partitions)
+	}
+}
+
 func TestHostileFollower(t *testing.T) {
 	a, b := pair(t, Settings{})
 	src := newSource(t, 0)
@@ -382,10 +416,11 @@ func TestHelloIsChecked(t *testing.T) {
 	_, b := pair(t, Settings{})
 	for name, hello := range map[string]*codec.ReplicateRequestFrame{
 		"none":           {Unsubscribe: []uint32{1}},
-		"another broker": {Hello: &runnelv1.ReplicateHello{Stream: 1, LeaderBrokerId: 7}},
-		"no kind":        {Hello: &runnelv1.ReplicateHello{LeaderBrokerId: 1}},
-		"unknown kind":   {Hello: &runnelv1.ReplicateHello{Stream: 9, LeaderBrokerId: 1}},
-		"with more":      {Hello: &runnelv1.ReplicateHello{Stream: 1, LeaderBrokerId: 1}, Unsubscribe: []uint32{1}},
+		"another broker": {Hello: &runnelv1.ReplicateHello{Stream: 1, LeaderBrokerId: 7, LeaderBrokerEpoch: 100}},
+		"an older self":  {Hello: &runnelv1.ReplicateHello{Stream: 1, LeaderBrokerId: 1, LeaderBrokerEpoch: 99}},
+		"no kind":        {Hello: &runnelv1.ReplicateHello{LeaderBrokerId: 1, LeaderBrokerEpoch: 100}},
+		"unknown kind":   {Hello: &runnelv1.ReplicateHello{Stream: 9, LeaderBrokerId: 1, LeaderBrokerEpoch: 100}},
+		"with more":      {Hello: &runnelv1.ReplicateHello{Stream: 1, LeaderBrokerId: 1, LeaderBrokerEpoch: 100}, Unsubscribe: []uint32{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := b.conns.Conn(1, peer.ClassData)

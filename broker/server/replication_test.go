@@ -71,8 +71,12 @@ func (s replicationStub) stream(name string, stream grpc.ServerStream) error {
 	return stream.Context().Err()
 }
 
-func (s replicationStub) Replicate(stream grpc.ServerStream) error { return s.stream("Replicate", stream) }
-func (s replicationStub) Heartbeat(stream grpc.ServerStream) error { return s.stream("Heartbeat", stream) }
+func (s replicationStub) Replicate(stream grpc.ServerStream) error {
+	return s.stream("Replicate", stream)
+}
+func (s replicationStub) Heartbeat(stream grpc.ServerStream) error {
+	return s.stream("Heartbeat", stream)
+}
 
 func (s replicationStub) StartState(*runnelv1.StartStateRequest, grpc.ServerStreamingServer[runnelv1.StartStateResponse]) error {
 	s.called <- "StartState"
