@@ -28,12 +28,13 @@ func ControllerFree(s *State) bool {
 // is gone.
 func (b Builder) AcquireController(named *ControllerInfo, reg RegRef) (Tx, error) {
 	key := b.keys.controller()
-	compares := []Compare{absent(key)}
+	compares := []Compare{b.alive(reg), absent(key)}
 	if named != nil {
-		compares = []Compare{unchanged(key, named.Epoch), {Key: b.keys.broker(named.BrokerID), Revision: named.BrokerEpoch, Not: true}}
+		free := Compare{Key: b.keys.broker(named.BrokerID), Revision: named.BrokerEpoch, Not: true}
+		compares = []Compare{b.alive(reg), unchanged(key, named.Epoch), free}
 	}
 	value, err := encodeController(reg.BrokerID, reg.Epoch)
-	return write("acquire_controller", key, value, append(compares, b.alive(reg))...), err
+	return write("acquire_controller", key, value, compares...), err
 }
 
 // AcquireController takes the controller key for a registration, if it is free by etcd's own state at that moment. ok is false when

@@ -44,6 +44,10 @@ var (
 	ErrInvalidName = errors.New("invalid name")
 	// ErrInvalidArgument: a value outside its limits, other than a name or a topic setting.
 	ErrInvalidArgument = errors.New("invalid argument")
+	// ErrCorruptSnapshot: bytes that are no cluster snapshot, or a damaged one. *SnapshotError says where.
+	ErrCorruptSnapshot = errors.New("corrupt cluster snapshot")
+	// ErrSnapshotVersion: a cluster snapshot in a format that this version does not know.
+	ErrSnapshotVersion = errors.New("cluster snapshot version is not supported")
 	// ErrCorruptValue: a value in etcd that cannot be decoded.
 	ErrCorruptValue = errors.New("corrupt metadata value")
 )

@@ -11,12 +11,12 @@ import (
 //
 // # Why nothing that was acknowledged is missing
 //
-// A replica adopts a leader epoch once it leads it or has truncated to its leader's history, and acknowledges nothing in it before that is
-// durable; a leader lets nobody follow before its own adoption is. So of all directories the one with the largest (adopted epoch, latest epoch, end) has everything: the largest adopted epoch E has
-// been adopted by its leader, which was elected from the in-sync set and therefore had all that was acknowledged before E, and by followers that
-// truncated to it; what was acknowledged in E is in every member of its set, and logs that took part in E are prefixes of its leader's, of which the
-// one with the largest (latest epoch, end) is the longest. The largest latest epoch alone would not do: an old leader may have written in an
-// epoch in which nobody followed it.
+// A replica adopts a leader epoch once it leads it or has truncated to its leader's history, and acknowledges nothing in it before that
+// is durable; a leader lets nobody follow before its own adoption is. So of all directories the one with the largest (adopted epoch,
+// latest epoch, end) has everything. The largest adopted epoch E has been adopted by its leader, which was elected from the in-sync set
+// and therefore had all that was acknowledged before E, and by followers that truncated to it. What was acknowledged in E is in every
+// member of its set, and logs that took part in E are prefixes of its leader's: the longest has all. The largest latest epoch alone
+// would not do: an old leader may have written in an epoch in which nobody followed it.
 //
 // This holds when all directories are there. When one is missing, the plan says so. Leader epochs leave a gap for those that were given
 // out and that nothing here has seen.

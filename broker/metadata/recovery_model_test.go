@@ -195,7 +195,7 @@ func (h *history) inventory(b int) BrokerInventory {
 func TestRecoveryKeepsWhatWasAcknowledged(t *testing.T) {
 	var committed, diverged, equal, warned int
 	for seed := range uint64(6000) {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // histories to be repeated, not secrets
+		random := rand.New(rand.NewPCG(seed, 1))
 		h := &history{isr: []int{0, 1, 2}, leader: -1, minISR: 1 + random.IntN(2), topic: &Topic{
 			Name: "t", ID: ids.TopicID{9}, State: TopicActive, Partitions: 1, ReadyPartitions: 1, Replicas: 3, Generation: 1,
 		}}

@@ -65,7 +65,8 @@ func (pl *planner) doubt(t *Topic, record *Partition, n int32, top holder, logs 
 		if l.member == top.member {
 			continue
 		}
-		if longer := cmp.Or(cmp.Compare(l.LatestEpoch, top.LatestEpoch), cmp.Compare(l.End, top.End)) > 0; longer && !pl.complete || l.Damaged && newer(l, top) > 0 {
+		longer := cmp.Or(cmp.Compare(l.LatestEpoch, top.LatestEpoch), cmp.Compare(l.End, top.End)) > 0
+		if longer && !pl.complete || l.Damaged && newer(l, top) > 0 {
 			pl.find(SeverityWarning, t.Name, n, "the log on broker %d (%s) may have records that the chosen one on broker %d (%s) does not have",
 				l.member.BrokerID, shownLog(l), top.member.BrokerID, shownLog(top))
 		}
@@ -75,11 +76,13 @@ func (pl *planner) doubt(t *Topic, record *Partition, n int32, top holder, logs 
 	}
 	for _, m := range record.ISR {
 		if !slices.ContainsFunc(logs, func(l holder) bool { return l.member == m }) {
-			pl.find(SeverityWarning, t.Name, n, "broker %d was in sync (leader epoch %d in %s), and its log %s is not here", m.BrokerID, record.LeaderEpoch, pl.newest.name, m.LogID)
+			pl.find(SeverityWarning, t.Name, n, "broker %d was in sync (leader epoch %d in %s), and its log %s is not here",
+				m.BrokerID, record.LeaderEpoch, pl.newest.name, m.LogID)
 		}
 	}
 	if !pl.complete && record.LeaderEpoch > max(top.AdoptedEpoch, top.LatestEpoch) {
-		pl.find(SeverityWarning, t.Name, n, "leader epoch %d was given out, the chosen log has seen %d", record.LeaderEpoch, max(top.AdoptedEpoch, top.LatestEpoch))
+		pl.find(SeverityWarning, t.Name, n, "leader epoch %d was given out, the chosen log has seen %d",
+			record.LeaderEpoch, max(top.AdoptedEpoch, top.LatestEpoch))
 	}
 }
 

@@ -83,7 +83,8 @@ func PlanRecovery(in RecoveryInput) (*Recovery, error) {
 			"and they come back as followers", out.Missing)
 	}
 	if len(pl.sources) == 0 {
-		pl.find(SeverityLoss, "", -1, "neither etcd nor a snapshot says anything: groups, offsets, owners and policies are lost, topics are rebuilt from directories")
+		pl.find(SeverityLoss, "", -1, "neither etcd nor a snapshot says anything: groups, offsets, owners and policies are lost, "+
+			"topics are rebuilt from directories")
 	}
 	pl.carry()
 	for _, step := range []func() error{pl.recoverTopics, pl.recoverStorages, pl.recoverProducers} {

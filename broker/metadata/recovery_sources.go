@@ -43,10 +43,12 @@ func (pl *planner) identify() error {
 			return &ForeignEtcdError{What: fmt.Sprintf("cluster id of broker %d", inv.BrokerID), Want: pl.known.ClusterID, Got: at.ClusterID}
 		}
 		if other, ok := brokers[inv.BrokerID]; ok {
-			return invalid("inventories", fmt.Sprintf("storages %s and %s of broker %d", other, inv.StorageID, inv.BrokerID), "one storage per broker id")
+			return invalid("inventories", fmt.Sprintf("storages %s and %s of broker %d", other, inv.StorageID, inv.BrokerID),
+				"one storage per broker id")
 		}
 		if other, ok := storages[inv.StorageID]; ok {
-			return invalid("inventories", fmt.Sprintf("storage %s of brokers %d and %d", inv.StorageID, other, inv.BrokerID), "one broker per storage: a copied disk is not a second replica")
+			return invalid("inventories", fmt.Sprintf("storage %s of brokers %d and %d", inv.StorageID, other, inv.BrokerID),
+				"one broker per storage: a copied disk is not a second replica")
 		}
 		brokers[inv.BrokerID], storages[inv.StorageID] = inv.StorageID, inv.BrokerID
 		if pl.known.Before(at) {
@@ -73,9 +75,11 @@ func (pl *planner) gather() error {
 		case err != nil:
 			pl.find(SeverityWarning, "", -1, "snapshot %d of %d cannot be used: %v", i+1, len(pl.in.Snapshots), err)
 		case s.Position.ClusterID != pl.known.ClusterID:
-			pl.find(SeverityWarning, "", -1, "snapshot %d of %d is of cluster %q, not of %q", i+1, len(pl.in.Snapshots), s.Position.ClusterID, pl.known.ClusterID)
+			pl.find(SeverityWarning, "", -1, "snapshot %d of %d is of cluster %q, not of %q",
+				i+1, len(pl.in.Snapshots), s.Position.ClusterID, pl.known.ClusterID)
 		default:
-			pl.add(fmt.Sprintf("snapshot of %s (era %d, revision %d)", s.Taken.UTC().Format("2006-01-02 15:04:05Z"), s.Position.Era, s.Position.Revision), s)
+			taken := s.Taken.UTC().Format("2006-01-02 15:04:05Z")
+			pl.add(fmt.Sprintf("snapshot of %s (era %d, revision %d)", taken, s.Position.Era, s.Position.Revision), s)
 		}
 	}
 	slices.SortStableFunc(pl.sources, func(a, b *source) int {
@@ -88,7 +92,8 @@ func (pl *planner) add(name string, snap *Snapshot) {
 	pl.era = max(pl.era, snap.Position.Era)
 	contents, err := relative.Decode(snap.Position, snap.Keys)
 	if err != nil {
-		pl.find(SeverityWarning, "", -1, "%s has values that cannot be read, they are left out: %s", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		pl.find(SeverityWarning, "", -1, "%s has values that cannot be read, they are left out: %s",
+			name, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	s := &source{
 		name: name, snap: snap, contents: contents, revision: snap.Position.Revision,

@@ -207,9 +207,9 @@ func TestRecoveryFromDirectoriesAlone(t *testing.T) {
 func TestRecoveryChoosesLogs(t *testing.T) {
 	rm := remains{t}
 	orders := rm.topic("orders", 1, TopicActive, 1)
-	logs := func(spoil ...func(*LogInventory)) []BrokerInventory {
+	logs := func(first, second, third func(*LogInventory)) []BrokerInventory {
 		var out []BrokerInventory
-		for i, f := range spoil {
+		for i, f := range []func(*LogInventory){first, second, third} {
 			b := int32(i + 1)
 			l := rm.log(orders, 0, b, 5, 10)
 			l.Lineage = []EpochStart{{1, 0}, {5, 7}}

@@ -50,7 +50,8 @@ func (pl *planner) recoverTopics() error {
 		if _, kept := pl.newest.topics[id]; !kept && pl.ever[id] {
 			name := best(byTopic[id]).TopicName
 			pl.out.Topics = append(pl.out.Topics, TopicRecovery{Name: name, ID: id, Outcome: TopicDropped})
-			pl.find(SeverityWarning, name, -1, "topic %s was deleted before %s: its %d logs stay where they are, and nothing serves them", id, pl.newest.name, len(byTopic[id]))
+			pl.find(SeverityWarning, name, -1, "topic %s was deleted before %s: its %d logs stay where they are, and nothing serves them",
+				id, pl.newest.name, len(byTopic[id]))
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ const (
 	restoreBytes = 512 << 10
 )
 
-// BrokersAliveError: brokers are registered in the etcd that is to be recovered. They have to be stopped. It wraps ErrConflict.
+// BrokersAliveError names brokers that are registered in the etcd that is to be recovered. They have to be stopped. It wraps ErrConflict.
 type BrokersAliveError struct{ Brokers []int32 }
 
 func (e *BrokersAliveError) Error() string {

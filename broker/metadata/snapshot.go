@@ -2,7 +2,6 @@ package metadata
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -22,13 +21,6 @@ type Snapshot struct {
 	// Keys are without the prefix, ascending.
 	Keys []KV
 }
-
-var (
-	// ErrCorruptSnapshot: bytes that are no cluster snapshot, or a damaged one. *SnapshotError says where.
-	ErrCorruptSnapshot = errors.New("corrupt cluster snapshot")
-	// ErrSnapshotVersion: a cluster snapshot in a format that this version does not know.
-	ErrSnapshotVersion = errors.New("cluster snapshot version is not supported")
-)
 
 // SnapshotError says what is wrong with a cluster snapshot. It wraps ErrCorruptSnapshot or ErrSnapshotVersion.
 type SnapshotError struct {
