@@ -3,10 +3,14 @@
 //
 // # The parts
 //
-//   - Client speaks to etcd. Every write is a transaction with compares (txn.go); reads are linearizable.
+//   - Tx is a transaction as plain data, Builder makes every one that there is, Settlement is how its outcome becomes known (tx.go,
+//     builder.go, settlement.go). None of them does I/O; the simulator uses them as they are.
+//   - Client speaks to etcd. Every write is a Tx with compares (txn.go); reads are linearizable.
 //   - Registration is this broker's live entry under brokers/<id> (register.go): lease, keep-alive, take-over, loss.
 //   - Cache is a linearizable list, then a watch, published as immutable snapshots (cache.go, state.go).
-//   - Topics, partitions, storages, the controller key and producer ids have a file each, with the writes that are legal on them.
+//   - Topics, partitions, in-sync sets, reassignments, storages, the controller key and producer ids have a file each, with the writes that
+//     are legal on them.
+//   - Snapshot is the whole prefix as one file; PlanRecovery and Client.Restore are the way back after etcd was lost (recovery.go).
 //
 // # Rules that the code relies on
 //
