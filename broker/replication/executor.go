@@ -130,7 +130,7 @@ func (e *executor) pop() (task, bool) {
 		}
 		t.free()
 	}
-	e.mu.queue, e.mu.head, e.mu.running = e.mu.queue[:0], 0, false
+	e.mu.queue, e.mu.head, e.mu.running = emptied(e.mu.queue), 0, false
 	return task{}, false
 }
 

@@ -109,6 +109,59 @@ func TestWindowBoundsWhatIsInFlight(t *testing.T) {
 	take(2*window, 2*(window+32<<10))
 }
 
+func TestFullStreamLeavesEachPartitionItsQuantum(t *testing.T) {
+	const window, quantum, batch = 256 << 10, 16 << 10, 4 << 10
+	a, b := pair(t, Settings{Window: window, StreamWindow: window, Quantum: quantum})
+	r := raw(b, a, runnelv1.ReplicateStream_REPLICATE_STREAM_TAIL)
+	var got [3]int
+	var ends [3]int64
+	for number := range int32(2) {
+		src := newSource(t, number)
+		src.behind = 0
+		a.host(src, number)
+		for range 2 * window / batch {
+			if n := len(src.append(batch - 70)); n != batch {
+				t.Fatalf("a batch takes %d bytes, want %d", n, batch)
+			}
+		}
+	}
+	// Until all that may come has come, which the answer to another subscription proves.
+	drain := func(marker uint32) {
+		r.say(&codec.ReplicateRequestFrame{Subscribe: []*runnelv1.ReplicateSubscribe{wish(b, marker, 77)}})
+		for {
+			f := r.hear()
+			if f.SubscriptionID == marker {
+				return
+			}
+			if n := len(f.Batch()); n > 0 {
+				got[f.SubscriptionID] += n
+				ends[f.SubscriptionID] += int64(n / batch)
+			}
+			f.Free()
+		}
+	}
+	r.say(&codec.ReplicateRequestFrame{Subscribe: []*runnelv1.ReplicateSubscribe{wish(b, 1, 0)}})
+	for round := uint32(10); got[1] < window; round++ {
+		drain(round)
+	}
+	r.say(&codec.ReplicateRequestFrame{Subscribe: []*runnelv1.ReplicateSubscribe{wish(b, 2, 1)}})
+	for round := uint32(1000); got[2] == 0; round++ {
+		drain(round)
+	}
+	drain(5000)
+	if got[1] >= window+quantum || got[2] > quantum {
+		t.Fatalf("%d and %d bytes are in flight on a stream of %d", got[1], got[2], window)
+	}
+	// The second goes on by its own acks, whatever the first does.
+	for round := uint32(6000); got[2] < 2*window; round++ {
+		r.say(&codec.ReplicateRequestFrame{Acks: []codec.ReplicaAck{{SubscriptionID: 2, LeaderEpoch: 1, Flushed: ends[2]}}})
+		drain(round)
+	}
+	if got[1] >= window+quantum {
+		t.Fatalf("%d bytes of the first came without an ack", got[1])
+	}
+}
+
 func TestOneWithMuchDoesNotHoldUpOneWithLittle(t *testing.T) {
 	a, b := pair(t, Settings{})
 	much, little := newSource(t, 0), newSource(t, 1)

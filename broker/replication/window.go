@@ -9,6 +9,15 @@ type sentQueue struct {
 	head    int
 }
 
+// emptied returns list without elements, and without its memory when that is much: there is one for each of thousands of partitions,
+// most of which had much to do once.
+func emptied[T any](list []T) []T {
+	if cap(list) > 16 {
+		return nil
+	}
+	return list[:0]
+}
+
 type sentEntry struct {
 	end   int64 // acknowledged once the follower has flushed up to here
 	bytes int64
@@ -34,7 +43,7 @@ func (q *sentQueue) acked(flushed int64) (bytes int64) {
 		q.head++
 	}
 	if q.head == len(q.entries) {
-		q.entries, q.head = q.entries[:0], 0
+		q.entries, q.head = emptied(q.entries), 0
 	}
 	return bytes
 }
