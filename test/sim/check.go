@@ -22,6 +22,8 @@ const (
 	invOneIncarnation  = "an epoch is led by one incarnation"
 	invEpochForward    = "leader epochs only grow, and name one leader each"
 	invCleanElection   = "only members of the in-sync set are elected"
+	invGrowth          = "a member is added under the registration that it acknowledged under"
+	invEligible        = "a registration is eligible only once nothing of its lost storage is in sync"
 	invMinimum         = "the in-sync set does not shrink below the minimum"
 	invLogStart        = "the log start only moves forward, and no further than was asked"
 	invLatest          = "the latest offset never goes back"
@@ -64,6 +66,15 @@ type checker struct {
 	leaderChanges int
 	// lost are logs that are not there any more, whatever the metadata say.
 	lost map[ids.LogID]bool
+	// acks are what each log has acknowledged, ever.
+	acks map[ids.LogID]*acks
+}
+
+// acks of one log: the highest offset, and the registrations that it was acknowledged under in the newest epoch.
+type acks struct {
+	most  int64
+	epoch int32
+	under []int64
 }
 
 // ledger is the truth about one partition.
@@ -105,7 +116,9 @@ type incarnation struct {
 	epoch  int64
 }
 
-func newChecker(w *world) *checker { return &checker{world: w, lost: map[ids.LogID]bool{}} }
+func newChecker(w *world) *checker {
+	return &checker{world: w, lost: map[ids.LogID]bool{}, acks: map[ids.LogID]*acks{}}
+}
 
 func (c *checker) ledger(ref metadata.PartitionRef) *ledger {
 	for _, l := range c.ledgers {
@@ -290,7 +303,19 @@ func (c *checker) created(pt *part) {
 }
 
 // sendsAck: a follower is about to acknowledge an offset.
-func (c *checker) sendsAck(pt *part, offset int64) {
+func (c *checker) sendsAck(pt *part, epoch int32, registration, offset int64) {
+	a := c.acks[pt.held.LogID()]
+	if a == nil {
+		a = &acks{}
+		c.acks[pt.held.LogID()] = a
+	}
+	if epoch > a.epoch {
+		a.epoch, a.under = epoch, nil
+	}
+	if epoch == a.epoch && !slices.Contains(a.under, registration) {
+		a.under = append(a.under, registration)
+	}
+	a.most = max(a.most, offset)
 	if real := pt.node.durable[pt.ref]; offset > real {
 		c.fail(invAckFlushed, "%s acknowledges %d, on its disk is %d", pt.name(), offset, real)
 	}
@@ -327,8 +352,8 @@ func (c *checker) ackedDurable(pt *part, l *ledger, w *waiting) {
 		}
 	}
 	for _, m := range pt.status.ISR {
-		if c.lost[m.LogID] {
-			unknown++
+		if a := c.acks[m.LogID]; c.lost[m.LogID] && (a != nil && a.most >= w.end || m.BrokerID == pt.node.id) {
+			unknown++ // it had it
 		}
 	}
 	if disks+unknown < pt.status.MinISR {
@@ -348,9 +373,24 @@ func (c *checker) recordChanged(ch *change) {
 		return
 	}
 	contents := c.decode(ch.KV)
+	for _, st := range contents.Storages {
+		c.storageChanged(st)
+	}
 	for _, p := range contents.Partitions {
 		if l := c.ledger(p.PartitionRef); l != nil {
 			c.partitionChanged(l, p)
+		}
+	}
+}
+
+func (c *checker) storageChanged(st *metadata.Storage) {
+	for _, l := range c.ledgers {
+		if l.record == nil {
+			continue
+		}
+		if m, ok := l.record.Member(st.BrokerID); ok && st.EligibleEpoch > 0 && m.StorageID != st.StorageID {
+			c.fail(invEligible, "broker %d is eligible with storage %s, and %s has %s in sync", st.BrokerID, short(st.StorageID), c.name(l.ref),
+				members(l.record.ISR))
 		}
 	}
 }
@@ -401,6 +441,7 @@ func (c *checker) inSyncChanged(l *ledger, old, p *metadata.Partition) {
 	for _, m := range p.ISR {
 		if !slices.Contains(old.ISR, m) {
 			added++
+			c.added(l, old, p, m)
 		}
 	}
 	switch {
@@ -414,6 +455,18 @@ func (c *checker) inSyncChanged(l *ledger, old, p *metadata.Partition) {
 	}
 	if old.LeaderEpoch > 0 && len(p.ISR) < len(old.ISR) && len(p.ISR) < l.min && !shrinksByLoss && !l.forced {
 		c.fail(invMinimum, "%s: from %s to %s, the minimum is %d", c.name(l.ref), members(old.ISR), members(p.ISR), l.min)
+	}
+}
+
+// added: a member came into the in-sync set.
+func (c *checker) added(l *ledger, old, p *metadata.Partition, m metadata.Member) {
+	if old.LeaderEpoch == 0 || old.LeaderEpoch != p.LeaderEpoch || l.forced {
+		return
+	}
+	now := c.etcd.get(c.build.BrokerKey(m.BrokerID)).Revision
+	if a := c.acks[m.LogID]; a == nil || a.epoch != p.LeaderEpoch || !slices.Contains(a.under, now) {
+		c.fail(invGrowth, "%s: %d/%s is added in epoch %d, registered under %d, and acknowledged under %+v", c.name(l.ref), m.BrokerID, short(m.LogID),
+			p.LeaderEpoch, now, a)
 	}
 }
 

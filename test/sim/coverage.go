@@ -40,6 +40,7 @@ const (
 	Pauses
 	Cuts
 	StreamBreaks
+	LateMessages
 	Duplicates
 	Reorders
 	Crashes
@@ -68,7 +69,7 @@ var counterNames = [counters]string{
 	"resets", "storage-losses", "emptied-logs", "damaged-logs", "rebuilt-logs", "lost-storage-refusals", "ambiguous-txns", "ambiguous-applied",
 	"late-txns", "fenced-attempts", "stale-growths", "relists", "watch-breaks", "lease-expiries", "re-registrations", "take-overs",
 	"controller-changes", "witness-takeovers", "suspicions", "etcd-outages", "etcd-leader-changes", "pauses", "cuts", "stream-breaks",
-	"duplicates", "reorders", "crashes", "power-failures", "clean-stops", "controller-kills", "slow-disks", "hung-disks", "sync-failures", "clock-steps",
+	"late-messages", "duplicates", "reorders", "crashes", "power-failures", "clean-stops", "controller-kills", "slow-disks", "hung-disks", "sync-failures", "clock-steps",
 	"log-start-moves", "below-minimum-refusals", "outcomes-unknown", "acks", "idempotent-duplicates", "latest-not-ready", "fenced-produces",
 	"reassignments", "drains", "unclean-elections",
 }

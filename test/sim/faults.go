@@ -71,6 +71,7 @@ func newFaults(w *world) *faults {
 		{5, f.deleteRecords},
 		{6, f.loseDisk},
 		{6, f.loseLog},
+		{3, f.nearby},
 		{6, f.rollBack},
 		{4, f.reassign},
 		{2, f.drain},
@@ -112,6 +113,36 @@ func (f *faults) leader() *node {
 		return f.nodes[l.record.Leader]
 	}
 	return f.node()
+}
+
+// nearby makes a follower that is not in sync come close to its leader while no change can be written, and then the leader die: the next one has
+// not heard of all that was committed, and the follower does not have it.
+func (f *faults) nearby() {
+	i := f.rng.IntN(len(f.check.ledgers))
+	p := f.check.ledgers[i].record
+	if p == nil || p.Leader < 0 || len(p.ISR) < 3 {
+		return
+	}
+	leader := f.nodes[p.Leader]
+	behind := f.nodes[pick(f.sched, p.ISR).BrokerID]
+	if behind == leader || behind.proc == nil || leader.proc == nil {
+		return
+	}
+	f.tracef("script: %d comes close to %d", behind.id, leader.id)
+	for _, n := range f.nodes {
+		if n != behind && n != leader {
+			f.net.slow[leader.id][n.id] = f.between(10*time.Millisecond, 80*time.Millisecond)
+		}
+	}
+	f.net.slow[leader.id][behind.id] = f.between(60*time.Millisecond, 200*time.Millisecond)
+	behind.pause(3800 * time.Millisecond)
+	f.after(3700*time.Millisecond, func() { f.cutFromEtcd(leader, f.between(500*time.Millisecond, 1500*time.Millisecond)) })
+	f.after(f.between(4200*time.Millisecond, 4500*time.Millisecond), func() {
+		f.kill(leader, nil)
+		for _, n := range f.nodes {
+			f.net.slow[leader.id][n.id] = 0
+		}
+	})
 }
 
 // kill crashes a broker; it comes back within its lease, or after.

@@ -40,7 +40,7 @@ func (pt *part) subscribe(e *replica.Effect) {
 			return
 		}
 		st.send(toFollower, func() {
-			pt.fromLeader(st, replica.Event{Kind: replica.EventRefused, Session: session, Reason: replica.ReasonNotLeader}, nil)
+			pt.fromLeader(replica.Event{Kind: replica.EventRefused, Session: session, Reason: replica.ReasonNotLeader}, nil)
 		})
 	})
 }
@@ -53,9 +53,9 @@ func (pt *part) unsubscribe() {
 }
 
 // fromLeader takes a message of the leader's in. Data is appended at once if the machine says so.
-func (pt *part) fromLeader(st *stream, ev replica.Event, batches []byte) {
-	if pt.machine == nil || pt.dead || pt.stream != st && pt.rng.IntN(4) > 0 {
-		return // (what an old stream brought late gets through now and then)
+func (pt *part) fromLeader(ev replica.Event, batches []byte) {
+	if pt.machine == nil || pt.dead {
+		return
 	}
 	if batches == nil {
 		pt.step(ev)
@@ -73,7 +73,7 @@ func (pt *part) ack(e *replica.Effect) {
 		return
 	}
 	ev := replica.Event{Kind: replica.EventAck, Epoch: e.Epoch, Peer: pt.self(), PeerEpoch: st.peerEpoch, Offset: e.Offset, LogStart: e.LogStart}
-	pt.check.sendsAck(pt, e.Offset)
+	pt.check.sendsAck(pt, e.Epoch, st.peerEpoch, e.Offset)
 	leader := st.ends[toLeader]
 	st.send(toLeader, func() {
 		other := leader.parts[pt.index]

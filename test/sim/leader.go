@@ -242,7 +242,7 @@ func (pt *part) answerSub(e *replica.Effect) {
 		ev.Kind, ev.Reason = replica.EventRefused, e.Reason
 		pt.drop(s)
 	}
-	s.stream.send(toFollower, func() { f.fromLeader(s.stream, ev, nil) })
+	s.stream.send(toFollower, func() { f.fromLeader(ev, nil) })
 	if e.Kind == replica.EffectGrant {
 		pt.pump(s)
 	}
@@ -284,7 +284,7 @@ func (pt *part) pump(s *sub) {
 			Kind: replica.EventData, Session: s.theirs, Epoch: pt.status.Epoch, Offset: base, Length: len(batches), HighWatermark: hw, LogStart: wanted,
 			Published: published,
 		}
-		s.stream.send(toFollower, func() { f.fromLeader(s.stream, ev, batches) })
+		s.stream.send(toFollower, func() { f.fromLeader(ev, batches) })
 	}
 }
 

@@ -76,7 +76,7 @@ func (f *faults) loseLog() {
 	}
 	i := f.rng.IntN(len(refs))
 	ref := refs[i]
-	if !f.check.mayLose(n, ref) {
+	if !f.check.mayLose(n, ref) || f.check.lost[logIDs[i]] {
 		return
 	}
 	how := f.rng.IntN(3)
@@ -93,8 +93,10 @@ func (f *faults) loseLog() {
 			}
 			f.cov.hit(DamagedLogs)
 		default:
+			if !n.rebuild(ref, logIDs[i]) {
+				return
+			}
 			f.cov.hit(RebuiltLogs)
-			n.rebuild(ref, logIDs[i])
 		}
 		f.check.loses(n, ref, logIDs[i])
 	})
@@ -133,14 +135,18 @@ func (n *node) damage(ref metadata.PartitionRef) bool {
 	return true
 }
 
-// rebuild makes a log out of the beginning of another one, as a person does who accepts the loss of the rest.
-func (n *node) rebuild(ref metadata.PartitionRef, was ids.LogID) {
+// rebuild makes a log out of the beginning of another one, as a person does who accepts the loss of the rest. It
+// reports whether the log could be read.
+func (n *node) rebuild(ref metadata.PartitionRef, was ids.LogID) bool {
 	oc := log.OpenConfig{
 		FS: n.disk.fs, Dir: partitionDir(ref), Config: logConfig(), Host: &host{p: &proc{world: n.world, node: n, dead: true}},
 		Clock: simClock{w: n.world, node: n}, Logger: quiet, Cache: segment.NewCache(0, 0), Recovered: n.disk.journal.recovered(ref, was),
 	}
-	old, _, err := log.Open(context.Background(), oc)
+	old, rep, err := log.Open(context.Background(), oc)
 	n.must(err)
+	if rep.Quarantined != nil {
+		return false
+	}
 	st, err := old.StartStateAt(old.LogStart())
 	n.must(err)
 	upTo := st.Offset + n.rng.Int64N(old.End()-st.Offset+1)
@@ -166,6 +172,7 @@ func (n *node) rebuild(ref metadata.PartitionRef, was ids.LogID) {
 	n.disk.journal.sync()
 	n.disk.fs.SyncAll()
 	n.tracef("log of %s on %d is rebuilt: %d of %d, %s", n.name(ref), n.id, l.End(), upTo, short(l.LogID()))
+	return true
 }
 
 // controllerProc is the broker that controls.

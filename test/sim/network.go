@@ -68,6 +68,7 @@ type stream struct {
 	*world
 	ends    [2]*proc // leader, follower
 	last    [2]time.Duration
+	newest  [2]func()
 	broken  bool
 	told    [2]bool
 	onBreak [2]func()
@@ -117,8 +118,18 @@ func (st *stream) send(end int, deliver func()) {
 			return
 		}
 	}
-	st.last[end] = at
+	st.last[end], st.newest[end] = at, deliver
 	st.after(at-st.now, func() { to.do(handle) })
+}
+
+// haunt delivers the newest message of a stream that has ended once more, much later: whoever gets it has to know that it is of the past.
+func (st *stream) haunt() {
+	for end, deliver := range st.newest {
+		if to := st.ends[end]; deliver != nil && !st.faults.calmed && st.chance(0.5) {
+			st.cov.hit(LateMessages)
+			st.after(st.between(0, 3*time.Second), func() { to.do(deliver) })
+		}
+	}
 }
 
 // tear breaks the stream; both ends learn of it after up to twice the given time.
@@ -127,6 +138,7 @@ func (st *stream) tear(after time.Duration) {
 		return
 	}
 	st.broken = true
+	st.haunt()
 	st.cov.hit(StreamBreaks)
 	for end := range st.ends {
 		st.tell(end, st.between(after/2, 2*after))
@@ -139,8 +151,9 @@ func (st *stream) hangUp(end int) {
 	st.ends[end].forget(st)
 	if !st.broken {
 		st.broken = true
+		st.haunt()
 		after := st.net.delay(st.ends[end].node, st.ends[1-end].node)
-		if st.net.severed(st.ends[end].node, st.ends[1-end].node) {
+		if st.net.severed(st.ends[end].node, st.ends[1-end].node) || st.ends[end].node.hostDown {
 			after = st.between(300*time.Millisecond, 3*time.Second)
 		}
 		st.tell(1-end, max(after, st.last[1-end]-st.now))

@@ -48,7 +48,8 @@ func run(ctx context.Context, seeds int, only string) error {
 		seed, invariant, err := m.hunt(ctx, root, dir, seeds)
 		switch {
 		case err != nil:
-			return fmt.Errorf("mutant %q: %w", m.name, err)
+			fmt.Printf("mutant %q failed: %v\n", m.name, err)
+			survivors = append(survivors, m.name)
 		case invariant == "":
 			fmt.Printf("mutant %q survived %d seeds\n", m.name, seeds)
 			survivors = append(survivors, m.name)
@@ -80,6 +81,9 @@ func (m *mutant) hunt(ctx context.Context, root, dir string, seeds int) (seed in
 	found := failedSeed.FindStringSubmatch(out.String())
 	if found == nil {
 		return 0, "", fmt.Errorf("the simulation failed, but named no seed:\n%s", out.String())
+	}
+	if found[2] == "sim" {
+		return 0, "", fmt.Errorf("the simulation itself is at fault:\n%s", out.String())
 	}
 	seed, err = strconv.Atoi(found[1])
 	return seed, found[2], err

@@ -52,8 +52,8 @@ var mutants = []mutant{
 	{
 		name: "growth by the appended instead of the acknowledged offset",
 		file: "broker/replica/truncate.go",
-		old:  "	p.session = ev.Session\n	r.emit(Effect{Kind: EffectGrant",
-		text: "	p.session = ev.Session\n	p.acked = max(p.acked, ev.Offset)\n	r.emit(Effect{Kind: EffectGrant",
+		old:  "	p.session, p.heard = ev.Session, false\n",
+		text: "	p.session, p.heard, p.acked = ev.Session, true, max(p.acked, ev.Offset)\n",
 	},
 	{
 		name: "growth before the epoch's start",
