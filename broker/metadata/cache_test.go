@@ -263,3 +263,24 @@ func partitions(topic *Topic, broker int32) []*Partition {
 	}
 	return out
 }
+
+// TestQuietEtcdTellsThatNothingHappens: etcd answers no progress request on a stream with a watch that begins in the future. A registration
+// that is watched from behind its own write would keep the cache from learning that it has seen everything, until somebody writes.
+func TestQuietEtcdTellsThatNothingHappens(t *testing.T) {
+	urls, _ := ownEtcd(t, serverConfig(t.TempDir())) // in which nobody else writes
+	cfg := testConfig(t, nil)
+	cfg.Endpoints, cfg.LeaseTTL = urls, time.Minute
+	c := open(t, cfg)
+	if _, err := c.Bootstrap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cache := follow(t, c)
+	for id := range int32(20) {
+		r, _ := register(t, c, id, ids.NewStorageID())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if _, err := cache.WaitRevision(ctx, r.Epoch()); err != nil {
+			t.Fatalf("registration %d: %v", id, err)
+		}
+		cancel()
+	}
+}
