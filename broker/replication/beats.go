@@ -179,7 +179,10 @@ func (s *beatSender) message() (req *runnelv1.HeartbeatRequest, more bool) {
 	local, view := s.h.cfg.Local(), s.h.View()
 	req = &runnelv1.HeartbeatRequest{
 		BrokerEpoch: s.h.cfg.Directory.Self().Epoch, SyncAgeUs: local.SyncAge.Microseconds(), Suspects: view.Suspects, Stopping: local.Stopping,
-		ControllerId: local.Controller,
+		ControllerId: local.Controller, Unwritable: local.Unwritable,
+	}
+	for _, l := range local.logs() {
+		req.UnwritableLogs = append(req.UnwritableLogs, &runnelv1.UnwritableLog{TopicId: l.TopicID[:], Partition: l.Partition})
 	}
 	s.mu.Lock()
 	load := s.mu.load
@@ -258,14 +261,22 @@ func (h *Heartbeats) take(from peer.Peer, req *runnelv1.HeartbeatRequest) error 
 	switch {
 	case req.GetBrokerEpoch() != from.Epoch:
 		return fmt.Errorf("%w: a beat of epoch %d on a stream of epoch %d", ErrProtocol, req.GetBrokerEpoch(), from.Epoch)
-	case len(req.GetLoad()) > MaxLoad, len(req.GetStates()) > maxPushMessage, len(req.GetSuspects()) > maxSuspects:
-		return fmt.Errorf("%w: a beat with %d loads, %d states and %d suspects", ErrProtocol, len(req.GetLoad()), len(req.GetStates()), len(req.GetSuspects()))
+	case len(req.GetLoad()) > MaxLoad, len(req.GetStates()) > maxPushMessage, len(req.GetSuspects()) > maxSuspects,
+		len(req.GetUnwritableLogs()) > MaxUnwritableLogs:
+		return fmt.Errorf("%w: a beat with %d loads, %d states, %d suspects and %d logs",
+			ErrProtocol, len(req.GetLoad()), len(req.GetStates()), len(req.GetSuspects()), len(req.GetUnwritableLogs()))
+	}
+	var logs []liveness.Log
+	for _, l := range req.GetUnwritableLogs() {
+		if ref, ok := refFrom(l.GetTopicId(), l.GetPartition()); ok {
+			logs = append(logs, liveness.Log(ref))
+		}
 	}
 	now := h.now()
 	h.feed(now, func(d *liveness.Detector) {
 		d.Beat(now, liveness.Beat{
 			From: from.ID, Epoch: from.Epoch, SyncAge: time.Duration(max(req.GetSyncAgeUs(), 0)) * time.Microsecond,
-			Suspects: req.GetSuspects(), Stopping: req.GetStopping(),
+			Suspects: req.GetSuspects(), Stopping: req.GetStopping(), Unwritable: req.GetUnwritable(), UnwritableLogs: logs,
 		})
 	})
 	if len(req.GetLoad()) > 0 && h.cfg.OnLoad != nil {

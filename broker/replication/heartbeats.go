@@ -19,6 +19,9 @@ import (
 // MaxLoad is the most partitions of one load report.
 const MaxLoad = 4096
 
+// MaxUnwritableLogs is the most logs of one beat that take no writes.
+const MaxUnwritableLogs = 1024
+
 // BeatDialer is a Dialer that knows whether a connection was refused; *peer.Conns is one.
 type BeatDialer interface {
 	Conn(id int32, class peer.Class) (grpc.ClientConnInterface, error)
@@ -36,6 +39,15 @@ type Local struct {
 	Stopping bool
 	// Controller is the controller that it knows, -1: none.
 	Controller int32
+	// Unwritable: the data volume takes no writes. UnwritableLogs are logs that take none although the volume does, ordered; only the first
+	// MaxUnwritableLogs are told. The slice is kept and must not be changed.
+	Unwritable     bool
+	UnwritableLogs []liveness.Log
+}
+
+// logs are the UnwritableLogs that are told.
+func (l *Local) logs() []liveness.Log {
+	return l.UnwritableLogs[:min(len(l.UnwritableLogs), MaxUnwritableLogs)]
 }
 
 // PartitionLoad is how much a partition was used at its leader, per second.
@@ -186,7 +198,9 @@ func (h *Heartbeats) leave(s *beatSender) {
 func (h *Heartbeats) beatSelf(now time.Duration) {
 	self, local := h.cfg.Directory.Self(), h.cfg.Local()
 	h.feed(now, func(d *liveness.Detector) {
-		d.Beat(now, liveness.Beat{From: self.ID, Epoch: self.Epoch, SyncAge: local.SyncAge, Stopping: local.Stopping})
+		d.Beat(now, liveness.Beat{
+			From: self.ID, Epoch: self.Epoch, SyncAge: local.SyncAge, Stopping: local.Stopping, Unwritable: local.Unwritable, UnwritableLogs: local.logs(),
+		})
 	})
 }
 
@@ -198,19 +212,18 @@ func (h *Heartbeats) feed(now time.Duration, f func(*liveness.Detector)) {
 	h.publishLocked(now)
 }
 
-// publishLocked publishes the view if it differs from the last one. New suspicions, and that this broker stops, are told to the others
-// at once.
+// publishLocked publishes the view if it differs from the last one. New suspicions, and that this broker stops or cannot write, are told
+// to the others at once.
 func (h *Heartbeats) publishLocked(now time.Duration) {
 	v, old := h.mu.detector.View(now), h.view.Load()
-	if slices.Equal(v.Suspects, old.Suspects) && slices.Equal(v.Confirmed, old.Confirmed) && slices.Equal(v.Stopping, old.Stopping) &&
-		slices.Equal(v.Beating, old.Beating) && v.Hears == old.Hears {
+	if v.Equal(old.View) {
 		return
 	}
 	h.view.Store(&published{View: v, changed: make(chan struct{})})
 	close(old.changed)
-	if !slices.Equal(v.Suspects, old.Suspects) || !slices.Equal(v.Stopping, old.Stopping) {
+	if !slices.Equal(v.Suspects, old.Suspects) || !slices.Equal(v.Stopping, old.Stopping) || !v.SameWrites(old.View) {
 		h.cfg.Logger.Info("view of the brokers changed", slog.Any("suspects", v.Suspects), slog.Any("confirmed", v.Confirmed),
-			slog.Any("stopping", v.Stopping), slog.Int("hears", v.Hears))
+			slog.Any("stopping", v.Stopping), slog.Any("unwritable", v.Unwritable), slog.Int("hears", v.Hears))
 		for _, s := range h.mu.senders {
 			s.wake()
 		}
