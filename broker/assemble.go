@@ -81,6 +81,11 @@ func (b *Broker) control(p *parts) (err error) {
 		Detector: liveness.Config{Self: b.cfg.BrokerID, Interval: r.HeartbeatInterval.Std(), SuspectAfter: r.SuspectAfter.Std()},
 		Local: func() replication.Local {
 			l := replication.Local{SyncAge: p.store.SyncAge(), Stopping: p.stop.begun(), Controller: metadata.NoLeader}
+			refused := p.store.Refusals()
+			l.Unwritable = refused.Volume != nil
+			for _, ref := range refused.Logs {
+				l.UnwritableLogs = append(l.UnwritableLogs, liveness.Log(ref))
+			}
 			if c := p.cache.Snapshot().Controller(); c != nil {
 				l.Controller = c.BrokerID
 			}
@@ -102,7 +107,7 @@ func (b *Broker) control(p *parts) (err error) {
 		balance = -time.Second // never
 	}
 	p.ctrl, err = controller.New(controller.Config{
-		Client: p.client, Cache: p.cache, Registration: p.reg, Defaults: b.defaults, Clock: d.Clock, Logger: b.lg, Registerer: d.Registry,
+		Client: p.client, Cache: p.cache, Registration: p.reg, Defaults: b.defaults, Clock: d.Clock, Logger: b.lg, Registerer: p.metrics,
 		Health: p.beats.View, Wake: wake, Settings: controller.Settings{BalanceInterval: balance},
 	})
 	return err
@@ -145,7 +150,7 @@ func (b *Broker) serve(p *parts, listeners []server.Listener) (err error) {
 			StartStates: func(ref metadata.PartitionRef) (replication.StartStater, bool) { return p.host.lookup(ref) },
 			Inventories: func(ctx context.Context) (replication.Inventory, error) { return b.inventory(ctx, p.store) },
 		},
-		Clock: d.Clock, Logger: b.lg, Registerer: d.Registry,
+		Clock: d.Clock, Logger: b.lg, Registerer: p.metrics,
 	})
 	return err
 }

@@ -63,6 +63,7 @@ type Broker struct {
 // parts are what a running broker consists of.
 type parts struct {
 	cluster   string // its id
+	metrics   *session
 	client    *metadata.Client
 	store     *storage.Store
 	reg       *metadata.Registration
@@ -120,24 +121,51 @@ func (b *Broker) serveAll(ctx context.Context) error {
 	return runLayers(ctx, layer{ops.Run}, layer{b.run})
 }
 
-// run builds the parts and runs them.
-func (b *Broker) run(ctx context.Context) (err error) {
-	p := &parts{}
+// run runs the parts until ctx ends, or for good. An etcd that goes back in time, or is recovered, under a running broker makes it begin
+// anew.
+func (b *Broker) run(ctx context.Context) error {
+	for {
+		err := b.runParts(ctx)
+		if ctx.Err() != nil || !refusable(err) {
+			return err
+		}
+		b.lg.Error("etcd is not what it was; the broker begins anew", "error", err)
+	}
+}
+
+// runParts builds the parts and runs them.
+func (b *Broker) runParts(ctx context.Context) (err error) {
+	metrics := &session{Registerer: b.deps.Registry}
+	defer metrics.end()
+	p := &parts{metrics: metrics}
+	defer b.running.Store(nil)
 	b.enter("waiting for etcd")
-	if p.client, err = b.openMetadata(ctx); err != nil {
+	if p.client, err = b.openMetadata(p); err != nil {
 		return ignoreEnd(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.client.Close()) }()
+	defer func() {
+		if p.store != nil {
+			err = errors.Join(err, p.store.Close())
+		}
+	}()
 	cluster, err := retry(ctx, b, "bootstrap", p.client.Bootstrap)
+	if refusable(err) {
+		if err = b.refuse(ctx, p, err); err != nil || ctx.Err() != nil {
+			return ignoreEnd(ctx, err)
+		}
+		cluster, err = retry(ctx, b, "bootstrap", p.client.Bootstrap)
+	}
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
-	b.enter("opening the data directory")
 	p.cluster = cluster.ID
-	if p.store, err = b.openStore(ctx, p); err != nil {
-		return ignoreEnd(ctx, err)
+	if p.store == nil {
+		b.enter("opening the data directory")
+		if p.store, err = b.openStore(ctx, p); err != nil {
+			return ignoreEnd(ctx, err)
+		}
 	}
-	defer func() { err = errors.Join(err, p.store.Close()) }()
 	listeners, addresses, err := b.listen()
 	if err != nil {
 		return err
@@ -213,7 +241,7 @@ func (b *Broker) register(ctx context.Context, c *metadata.Client, info metadata
 	}
 }
 
-func (b *Broker) openMetadata(context.Context) (*metadata.Client, error) {
+func (b *Broker) openMetadata(p *parts) (*metadata.Client, error) {
 	known, err := storage.LoadPosition(b.deps.FS, b.cfg.Storage.DataDir)
 	if err != nil {
 		return nil, err
@@ -228,7 +256,7 @@ func (b *Broker) openMetadata(context.Context) (*metadata.Client, error) {
 		DialTimeout: e.DialTimeout.Std(), RequestTimeout: e.RequestTimeout.Std(), LeaseTTL: e.LeaseTTL.Std(),
 		DialOptions: append(secured, b.dialer()...),
 		Known:       metadata.Position{ClusterID: known.ClusterID, EtcdClusterID: known.EtcdClusterID, Era: known.Era, Revision: known.Revision},
-	}, b.deps.Clock, b.lg, b.deps.Registry)
+	}, b.deps.Clock, b.lg, p.metrics)
 }
 
 // etcdTLS returns the settings that etcd's client checks endpoints against, and what handshakes use instead of them: the credentials
@@ -263,7 +291,7 @@ func (b *Broker) openStore(ctx context.Context, p *parts) (*storage.Store, error
 	c.RetentionInterval = b.cfg.Storage.RetentionInterval.Std()
 	c.LogConfig = decodeLogConfig(b.defaults)
 	c.Retention = func(l *log.Log, target int64) { p.host.retention(l, target) } // called by Run, when there is a host
-	return storage.Open(ctx, c, b.deps.FS, b.deps.Clock, b.lg, b.deps.Registry)
+	return storage.Open(ctx, c, b.deps.FS, b.deps.Clock, b.lg, p.metrics)
 }
 
 // listen opens all listeners, and says how clients reach them.

@@ -128,21 +128,6 @@ func keys(m map[string]string) (out []string) {
 	return out
 }
 
-// An etcd that lost the cluster would hand out epochs twice.
-func TestEmptiedEtcdIsRefused(t *testing.T) {
-	t.Parallel()
-	c := start(t)
-	create(t, c.Client(), "t", 1, client.TopicConfig{})
-	b := c.Broker(1)
-	b.Stop()
-	b.Config.Cluster += "-lost"
-	b.Launch()
-	var older *metadata.OlderEtcdError
-	if err := b.Wait(); !errors.As(err, &older) || older.Want.Revision == 0 {
-		t.Errorf("an etcd without the cluster: %v", err)
-	}
-}
-
 func TestTakenBrokerIDIsRefused(t *testing.T) {
 	t.Parallel()
 	c := start(t)

@@ -93,14 +93,14 @@ func TestDamagedPartitionIsQuarantinedUntilAccepted(t *testing.T) {
 		t.Errorf("fetch from the damaged partition: %v", e)
 	}
 
-	plan, err := cl.Admin().RecoverPartition(bounded(t), tp("t", 0), 1, false)
+	plan, err := cl.Admin().RecoverPartition(bounded(t), tp("t", 0), false)
 	if err != nil || plan.Applied || plan.KeptEnd != 2 || plan.LostEnd != 5 || plan.Detail == "" {
 		t.Fatalf("the plan: %+v, %v", plan, err)
 	}
 	if p := partitions(t, cl, "t")[0]; p.Health != client.HealthQuarantined {
 		t.Fatalf("a plan has changed something: %+v", p)
 	}
-	done, err := cl.Admin().RecoverPartition(bounded(t), tp("t", 0), 1, true)
+	done, err := cl.Admin().RecoverPartition(bounded(t), tp("t", 0), true)
 	if err != nil || !done.Applied || done.KeptEnd != plan.KeptEnd || done.LostEnd != plan.LostEnd {
 		t.Fatalf("the recovery: %+v, %v", done, err)
 	}
@@ -115,7 +115,7 @@ func TestDamagedPartitionIsQuarantinedUntilAccepted(t *testing.T) {
 	if got := texts(read(t, cl, client.Earliest, tp("t", 0))); strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("read %q, want %q", got, want)
 	}
-	_, err = cl.Admin().RecoverPartition(bounded(t), tp("t", 0), 1, false)
+	_, err = cl.Admin().RecoverPartition(bounded(t), tp("t", 0), false)
 	wantReason(t, err, codes.FailedPrecondition, "NOT_DAMAGED")
 	b.Restart()
 	if got := texts(read(t, cl, client.Earliest, tp("t", 0))); strings.Join(got, " ") != strings.Join(want, " ") {
@@ -140,7 +140,7 @@ func TestLostDirectoryIsQuarantined(t *testing.T) {
 	if p := partitions(t, cl, "t"); p[0].Health != client.HealthQuarantined || p[1].Health != client.HealthOnline {
 		t.Errorf("partitions are shown as %s (%s) and %s", p[0].Health, p[0].Detail, p[1].Health)
 	}
-	plan, err := cl.Admin().RecoverPartition(bounded(t), tp("t", 0), 1, true)
+	plan, err := cl.Admin().RecoverPartition(bounded(t), tp("t", 0), true)
 	if err != nil || !plan.Applied || plan.KeptEnd > 0 || plan.LostEnd != 5 {
 		t.Fatalf("the recovery: %+v, %v", plan, err)
 	}
