@@ -42,6 +42,10 @@ type follower struct {
 	retryAt time.Duration
 	delay   backOff
 
+	// appendDelay grows while the log takes nothing at stuckAt, over sessions and epochs: that a leader grants proves nothing about the disk.
+	appendDelay time.Duration
+	stuckAt     int64
+
 	// truncating and resetting: the effect is unanswered. They outlive the epoch: nothing is asked for before the log is what it will be.
 	truncating, resetting bool
 
@@ -236,8 +240,17 @@ func (r *Replica) acknowledge() {
 	r.emit(Effect{Kind: EffectAck, Session: f.session, Epoch: f.of.epoch, Offset: flushed, LogStart: start})
 }
 
+// onAppendFailed tries again after a delay that grows as long as nothing is appended: on a full disk, leaders would push the same batches to
+// all partitions over and over.
 func (r *Replica) onAppendFailed() {
-	if r.role == roleFollowing && r.follow.state == stateFollowing {
-		r.retryLater()
+	f := &r.follow
+	if r.role != roleFollowing || f.state != stateFollowing {
+		return
 	}
+	if end := r.log.End(); end != f.stuckAt {
+		f.stuckAt, f.appendDelay = end, 0
+	}
+	f.appendDelay = min(max(2*f.appendDelay, r.cfg.RetryDelay), maxAppendBackOff)
+	r.retryLater()
+	f.retryAt = r.now + f.appendDelay
 }

@@ -18,6 +18,8 @@ type leader struct {
 	// effective is what counts towards the high watermark: confirmed members and those of the proposal. Replaced, never changed.
 	effective []Member
 	confirmed []Member // as of the last refresh
+	// waiting are subscriptions that came before they could be answered.
+	waiting []Event
 
 	proposal     proposal
 	nextProposal uint64
@@ -75,6 +77,7 @@ func (r *Replica) beginLeading(start int64) {
 		r.raiseHighWatermark(l.startFloor)
 	}
 	r.refreshMembers()
+	r.answerEarly()
 }
 
 // refreshMembers makes peers and effective fit the record and the proposal, and does what has become possible.
@@ -259,6 +262,7 @@ func (r *Replica) onAck(ev *Event) {
 }
 
 func (r *Replica) onUnsubscribed(ev *Event) {
+	r.lead.waiting = slices.DeleteFunc(r.lead.waiting, func(w Event) bool { return w.Session == ev.Session })
 	if r.role != roleLeading {
 		return
 	}

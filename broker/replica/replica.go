@@ -11,6 +11,8 @@ const (
 	defaultRetryDelay = 50 * time.Millisecond
 	// maxBackOff bounds the growing delays: between attempts to subscribe, and between proposals.
 	maxBackOff = time.Second
+	// maxAppendBackOff bounds the delay of a follower whose log takes no batches.
+	maxAppendBackOff = 5 * time.Second
 )
 
 // role is what the replica does at present.
@@ -122,6 +124,7 @@ func (r *Replica) advanceClock(now time.Duration) {
 func (r *Replica) onFlushed() {
 	switch r.role {
 	case roleLeading:
+		r.answerEarly()
 		r.advance()
 		r.publishLogStart()
 	case roleFollowing:

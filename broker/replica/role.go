@@ -114,6 +114,10 @@ func (r *Replica) resign() {
 	for i := range r.lead.peers {
 		r.dismiss(&r.lead.peers[i], ReasonNotLeader)
 	}
+	for i := range r.lead.waiting {
+		r.refuse(r.lead.waiting[i].Session, ReasonNotLeader)
+	}
+	r.lead.waiting = nil
 	r.lead.peers = r.lead.peers[:0]
 	r.lead.proposal = proposal{}
 	r.starts.wanted = 0

@@ -4,6 +4,9 @@ import "slices"
 
 // onSubscribe answers a follower: refused, told where the histories part or where the log begins, or granted.
 func (r *Replica) onSubscribe(ev *Event) {
+	if r.early(ev) {
+		return
+	}
 	if why := r.subscribeFence(ev); why != 0 {
 		r.refuse(ev.Session, why)
 		return
@@ -29,6 +32,51 @@ func (r *Replica) onSubscribe(ev *Event) {
 	p.session, p.heard = ev.Session, false
 	r.emit(Effect{Kind: EffectGrant, Session: ev.Session, Epoch: r.lead.epoch, Offset: ev.Offset})
 	r.propose() // the entry may name another identity
+}
+
+// maxEarly bounds the subscriptions that wait; more than any partition has followers.
+const maxEarly = 64
+
+// early keeps a subscription that comes before it is durable that this replica takes part in its own epoch. A
+// follower adopts the epoch when it is granted, and may have next to nothing yet; if it alone remembered the epoch, a recovery of lost
+// metadata would take its log for the one that holds everything. The newest subscription of a broker counts.
+func (r *Replica) early(ev *Event) bool {
+	l := &r.lead
+	leads := r.role == roleAssigning || r.role == roleLeading && r.log.AdoptedDurable() < l.epoch
+	if !leads || ev.Epoch != l.epoch {
+		return false
+	}
+	for i := range l.waiting {
+		w := &l.waiting[i]
+		if w.Peer.BrokerID != ev.Peer.BrokerID {
+			continue
+		}
+		older := ev.Session
+		if ev.PeerEpoch > w.PeerEpoch || ev.PeerEpoch == w.PeerEpoch && (ev.PeerSession == 0 || ev.PeerSession > w.PeerSession) {
+			older = w.Session
+			*w = *ev
+		}
+		r.refuse(older, ReasonOvertaken)
+		return true
+	}
+	if len(l.waiting) == maxEarly {
+		return false
+	}
+	l.waiting = append(l.waiting, *ev)
+	return true
+}
+
+// answerEarly answers what has waited.
+func (r *Replica) answerEarly() {
+	l := &r.lead
+	if len(l.waiting) == 0 || r.log.AdoptedDurable() < l.epoch {
+		return
+	}
+	waiting := l.waiting
+	l.waiting = nil
+	for i := range waiting {
+		r.onSubscribe(&waiting[i])
+	}
 }
 
 // subscribeFence refuses who may not subscribe here at all, now, or in this epoch; 0 if nothing is wrong.

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -34,6 +35,8 @@ func reconcile(t *testing.T, leaderLog, followerLog *memLog) []string {
 		t.Fatal(err)
 	}
 	leader.Step(&Event{Kind: EventEpochAssigned, Epoch: rec.LeaderEpoch, Offset: leaderLog.End()})
+	leaderLog.sync()
+	leader.Step(&Event{Kind: EventFlushed})
 	var said []string
 	todo := append([]Effect(nil), follower.Step(&Event{Kind: EventMetadata, Record: rec, BrokerEpoch: 10, Self: followerLog.id, Usable: true})...)
 	for round := 0; len(todo) > 0; round++ {
@@ -201,4 +204,27 @@ func TestTruncationBelowTheOwnStart(t *testing.T) {
 		session := s.follow()
 		s.want(s.step(Event{Kind: EventDiverging, Session: session, Epoch: 4, Offset: 10}), "role; unsubscribe")
 	})
+}
+
+// A follower that was granted remembers the epoch. If it alone did, and metadata were lost, its short log would be taken for the one that
+// holds everything.
+func TestNobodyIsGrantedBeforeTheLeadersOwnEpochIsDurable(t *testing.T) {
+	s := newScript(t, nil)
+	s.log.fill(4, 10)
+	s.metadata()
+	s.want(s.subscribe(7, 2, 0, -1), "") // not even an answer: it comes in time
+	s.assigned()
+	s.want(s.subscribe(8, 3, 10, 4), "")
+	s.want(s.subscribe(9, 3, 10, 4), "refuse s8 overtaken")
+	s.want(s.subscribe(6, 3, 10, 4), "refuse s6 overtaken") // delayed
+	s.step(Event{Kind: EventUnsubscribed, Session: 7})
+	s.want(s.sync(), "grant s9 @10")
+
+	s = newScript(t, nil)
+	s.metadata()
+	s.subscribe(7, 2, 0, -1)
+	got := s.metadata(func(r *Record) { r.Leader, r.LeaderEpoch, r.LeaderBrokerEpoch = 2, 6, 20 })
+	if !strings.Contains(got, "refuse s7") {
+		t.Errorf("leadership ended with %q, want the waiting subscription refused", got)
+	}
 }
