@@ -176,7 +176,9 @@ func damage(s *metadata.State, st *metadata.Storage) Damage {
 			d.Stale = append(d.Stale, mark.Partition)
 			continue
 		}
-		if m, member := p.Member(st.BrokerID); !member || m.StorageID != st.StorageID {
+		m, member := p.Member(st.BrokerID)
+		if !member || m.StorageID != st.StorageID || !mark.LogID.IsZero() && mark.LogID != m.LogID {
+			// (Another log has caught up in the place of the one that was marked.)
 			d.Stale = append(d.Stale, mark.Partition)
 			continue
 		}
@@ -185,7 +187,7 @@ func damage(s *metadata.State, st *metadata.Storage) Damage {
 		}
 		next := p.Clone()
 		next.ISR = keep(next.ISR, func(m metadata.Member) bool { return m.BrokerID != st.BrokerID })
-		if next.Leader == st.BrokerID || len(next.ISR) == 0 {
+		if next.LeaderEpoch > 0 && (next.Leader == st.BrokerID || len(next.ISR) == 0) {
 			// Whoever is elected next comes under a higher epoch still; this one fences the damaged leader at once.
 			next.Leader, next.LeaderBrokerEpoch = metadata.NoLeader, 0
 			next.LeaderEpoch++
