@@ -218,7 +218,7 @@ func (p *proc) mark() {
 		}
 		switch pt := p.parts[i]; {
 		case pt == nil || pt.log() == nil:
-			marks = append(marks, metadata.Mark{Partition: ref, Kind: metadata.MarkFailed})
+			marks = append(marks, metadata.Mark{Partition: ref, Kind: metadata.MarkFailed, LogID: m.LogID})
 		case pt.damaged():
 			marks = append(marks, metadata.Mark{Partition: ref, Kind: metadata.MarkQuarantined, LogID: m.LogID})
 		case pt.log().LogID() != m.LogID:

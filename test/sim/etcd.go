@@ -161,6 +161,11 @@ func (e *etcd) remove(key string, revision int64) {
 	e.history = append(e.history, change{KV: metadata.KV{Key: key, Revision: revision}, deleted: true})
 }
 
+// leaseGone: a transaction that attaches a key to a lease which has expired is refused.
+func (e *etcd) leaseGone(tx *metadata.Tx) bool {
+	return slices.ContainsFunc(tx.Then, func(p metadata.Put) bool { return p.Lease != 0 && e.leases[p.Lease] == nil })
+}
+
 func (e *etcd) detach(id int64, key string) {
 	if l := e.leases[id]; l != nil {
 		l.keys = slices.DeleteFunc(l.keys, func(k string) bool { return k == key })

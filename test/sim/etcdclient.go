@@ -99,6 +99,9 @@ func (c *commit) try() {
 	c.attempts++
 	n := c.attempts
 	serve := func() any {
+		if c.p.etcd.leaseGone(c.tx) {
+			return nil // an error that does not say whether an earlier attempt took effect
+		}
 		answer := c.p.etcd.apply(c.tx)
 		c.p.tracef("etcd %s by %d attempt %d: %v rev %d", c.tx.Op, c.p.node.id, n, answer.Succeeded, answer.Revision)
 		if !answer.Succeeded && n < c.attempts {
@@ -108,7 +111,10 @@ func (c *commit) try() {
 		return answer
 	}
 	c.p.attempt(serve, func(answer any, result metadata.Attempt) {
-		a, _ := answer.(metadata.Answer)
+		a, ok := answer.(metadata.Answer)
+		if !ok && result == metadata.Answered {
+			result = metadata.Unanswered
+		}
 		if result == metadata.Unanswered {
 			c.p.cov.hit(AmbiguousTxns)
 			if c.applied {

@@ -168,6 +168,7 @@ func (f *faults) unseat() {
 		return
 	}
 	f.calm()
+	f.undrain()
 	f.etcd.downUntil = min(f.etcd.downUntil, f.now)
 	for _, n := range f.nodes {
 		n.start()
