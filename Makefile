@@ -14,6 +14,12 @@ FUZZTIME = 30s
 # More flags for the programs behind the targets of these names.
 QUICKSTARTFLAGS =
 CRASHFLAGS =
+# make sim: how many seeds, or which one, and with TRACE=1 its whole trace.
+SEEDS = 200
+SEED = 0
+TRACE = 0
+# make sim-mutants: how many seeds a known bug may survive.
+MUTANT_SEEDS = 400
 CHAOS_TIME = 5m
 CHAOSFLAGS =
 BENCHFLAGS =
@@ -66,6 +72,19 @@ fuzz: ## Every fuzz target for FUZZTIME each
 .PHONY: crash
 crash: bin-runnel ## Kill real brokers under load, also on a file system that drops unsynced writes; check the history
 	CGO_ENABLED=0 $(GO) run ./test/crash -runnel bin/runnel $(CRASHFLAGS)
+
+.PHONY: bin-sim
+bin-sim:
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -tags invariants -o bin/sim ./test/sim/cmd
+
+.PHONY: sim
+sim: bin-sim ## The simulated cluster: SEEDS seeds, or one: SEED=17 TRACE=1
+	bin/sim -seeds $(SEEDS) -seed $(SEED) -trace=$(TRACE)
+
+.PHONY: sim-mutants
+sim-mutants: ## Plant known bugs one at a time; the simulated cluster has to catch each
+	CGO_ENABLED=0 $(GO) run ./test/sim/mutants -seeds $(MUTANT_SEEDS)
 
 .PHONY: chaos
 chaos: bin-runnel ## Kill, pause, cut off, fill and empty real brokers and etcd under load for CHAOS_TIME; check the history (Linux, root)
