@@ -55,6 +55,10 @@ bin-grpcurl:
 quickstart: bin-runnel ## The whole story on real input, then it stops
 	CGO_ENABLED=0 $(GO) run ./hack/quickstart -runnel bin/runnel $(QUICKSTARTFLAGS)
 
+.PHONY: failures
+failures: bin-runnel ## What the command line shows while brokers die, etcd stops and a disk is lost
+	CGO_ENABLED=0 $(GO) run ./hack/failures -runnel bin/runnel
+
 ##### Test
 
 .PHONY: test

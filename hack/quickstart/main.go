@@ -1,6 +1,7 @@
 // Command quickstart runs Runnel's main job on real input and checks every byte of it: each line of the Go standard library's
-// source goes through the client into a topic of six partitions; two independent readers of different speeds rebuild all files;
-// one replay begins at an offset and one at a point in time. It starts a cluster of its own and leaves nothing running.
+// source goes through the client into a topic of six partitions on three brokers, of which one is killed in the middle; two independent
+// readers of different speeds rebuild all files; one replay begins at an offset and one at a point in time. It starts a cluster of its
+// own and leaves nothing running.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 const (
 	topic      = "go-source"
 	partitions = 6
+	brokers    = 3
 	limit      = 8 * time.Minute
 )
 
@@ -52,12 +55,12 @@ func run(ctx context.Context, runnel, source string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	step("starting etcd and a broker as child processes in %s", dir)
-	cluster, err := devcluster.Start(ctx, devcluster.Options{Dir: dir, Executable: exe, Brokers: 1, Tied: true})
+	step("starting etcd and %d brokers as child processes in %s", brokers, dir)
+	cluster, err := devcluster.Start(ctx, devcluster.Options{Dir: dir, Executable: exe, Brokers: brokers, Tied: true})
 	if err != nil {
 		return err
 	}
-	summary, err := tell(ctx, "runnel://"+cluster.Addresses()[0], source)
+	summary, err := tell(ctx, cluster, source)
 	step("stopping the cluster")
 	if err := errors.Join(err, cluster.Stop(context.WithoutCancel(ctx))); err != nil {
 		return err
@@ -67,8 +70,8 @@ func run(ctx context.Context, runnel, source string) (err error) {
 }
 
 // tell is the story itself.
-func tell(ctx context.Context, url, source string) (summary string, err error) {
-	c, err := client.Open(ctx, url)
+func tell(ctx context.Context, cluster *devcluster.Cluster, source string) (summary string, err error) {
+	c, err := client.Open(ctx, "runnel://"+strings.Join(cluster.Addresses(), ","))
 	if err != nil {
 		return "", err
 	}
@@ -78,21 +81,26 @@ func tell(ctx context.Context, url, source string) (summary string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := c.Admin().CreateTopic(ctx, client.TopicSpec{Name: topic, Partitions: partitions}); err != nil {
+	if _, err := c.Admin().CreateTopic(ctx, client.TopicSpec{Name: topic, Partitions: partitions, Replicas: brokers}); err != nil {
 		return "", err
 	}
-	step("topic %s with %d partitions; writing %d files, %d MB, a record per line, keyed by path", topic, partitions, len(files.names), files.bytes/1e6)
+	step("topic %s with %d partitions, each on %d brokers; writing %d files, %d MB, a record per line, keyed by path", topic, partitions, brokers, len(files.names), files.bytes/1e6)
 
 	// Both readers follow the writer.
 	counted := make(chan int, 2)
 	fast := startReader(ctx, c, files, "fast reader", 0, counted)
 	slow := startReader(ctx, c, files, "slow reader", slowPause, counted)
-	w, err := produceAll(ctx, c, files)
+	k := &killer{cluster: cluster, client: c}
+	w, err := produceAll(ctx, c, files, k.strike)
 	if err != nil {
 		return "", errors.Join(err, fast.abort(), slow.abort())
 	}
-	step("wrote %d records in %v, acknowledged after fsync: %.0f MB/s, %.2f M records/s", w.records, w.took.Round(time.Millisecond),
+	step("wrote %d records in %v, acknowledged after fsync on two brokers or more: %.0f MB/s, %.2f M records/s", w.records, w.took.Round(time.Millisecond),
 		float64(files.bytes)/1e6/w.took.Seconds(), float64(w.records)/1e6/w.took.Seconds())
+	k.report(w)
+	if err := k.heal(ctx); err != nil {
+		return "", errors.Join(err, fast.abort(), slow.abort())
+	}
 	counted <- w.records
 	counted <- w.records
 	if err := errors.Join(fast.wait(), slow.wait()); err != nil {
@@ -104,7 +112,8 @@ func tell(ctx context.Context, url, source string) (summary string, err error) {
 	if err := replayFromTime(ctx, c, w); err != nil {
 		return "", fmt.Errorf("replay from a time: %w", err)
 	}
-	return fmt.Sprintf("records=%d files=%d bytes=%d partitions=%d readers=2 replays=2", w.records, len(files.names), files.bytes, partitions), nil
+	return fmt.Sprintf("records=%d files=%d bytes=%d partitions=%d brokers=%d killed=%d unavailable=%v readers=2 replays=2", w.records, len(files.names),
+		files.bytes, partitions, brokers, k.victim, w.longestGap(k.led).Round(time.Millisecond)), nil
 }
 
 func step(format string, args ...any) { fmt.Printf("quickstart: "+format+"\n", args...) }

@@ -71,6 +71,10 @@ type written struct {
 		sync.Mutex
 		sums   [partitions][]uint32
 		failed error
+		// acked is the time of each partition's last acknowledgement, gap its longest time without one since watching began.
+		acked    [partitions]time.Time
+		gap      [partitions]time.Duration
+		watching bool
 	}
 }
 
@@ -93,10 +97,32 @@ func (w *written) acked(r *client.Record, err error) {
 		return
 	}
 	*sums = append(*sums, sum(r.Key, r.Value))
+	now := time.Now()
+	if at := w.mu.acked[r.Partition]; w.mu.watching {
+		w.mu.gap[r.Partition] = max(w.mu.gap[r.Partition], now.Sub(at))
+	}
+	w.mu.acked[r.Partition] = now
 }
 
-// produceAll sends every line of every file and waits for all acks.
-func produceAll(ctx context.Context, c *client.Client, files fileSet) (*written, error) {
+// watch measures gaps from now on.
+func (w *written) watch() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.watching = true
+}
+
+// longestGap is the longest time that one of the partitions had no acknowledgement, since watch.
+func (w *written) longestGap(of []int32) (longest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range of {
+		longest = max(longest, w.mu.gap[p])
+	}
+	return longest
+}
+
+// produceAll sends every line of every file, calls halfway in the middle, and waits for all acks.
+func produceAll(ctx context.Context, c *client.Client, files fileSet, halfway func(context.Context, *written) error) (*written, error) {
 	p, err := c.NewProducer()
 	if err != nil {
 		return nil, err
@@ -106,6 +132,9 @@ func produceAll(ctx context.Context, c *client.Client, files fileSet) (*written,
 	for i, name := range files.names {
 		if i == len(files.names)/2 {
 			w.middle = time.Now()
+			if err := halfway(ctx, w); err != nil {
+				return nil, err
+			}
 		}
 		content, err := files.content(name)
 		if err != nil {
