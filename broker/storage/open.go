@@ -42,7 +42,7 @@ func Open(ctx context.Context, cfg Config, fsys vfs.FS, clk clock.Clock, lg *slo
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, fsys: fsys, clk: clk, lg: lg, reg: reg, dir: dir}
+	s := &Store{cfg: cfg, fsys: fsys, clk: clk, lg: lg, reg: reg, dir: dir, refused: make(chan struct{}, 1)}
 	s.mu.partitions, s.mu.busy = map[partitionKey]*partition{}, map[partitionKey]struct{}{}
 	s.disk.configured = cfg.ReserveBytes
 	s.cache = segment.NewCache(cfg.OpenFiles, cfg.IndexCacheBytes)

@@ -95,6 +95,9 @@ func (s *Store) runDiskWatch(ctx context.Context) error {
 			return nil
 		case <-ticker.C():
 			s.lookAtDisk()
+			s.lookAtRefusals(true)
+		case <-s.refused:
+			s.lookAtRefusals(false)
 		}
 	}
 }

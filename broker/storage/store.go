@@ -34,7 +34,13 @@ type Store struct {
 	cache   *segment.Cache
 	disk    diskWatch
 	full    atomic.Pointer[DiskFullError] // set while produce is refused
-	report  Report
+
+	// refusals are what the last look found; refusal, which finds it, is the disk watch's. refused holds a token for a look out of turn.
+	refusals atomic.Pointer[Refusals]
+	refusal  refusalWatch
+	refused  chan struct{}
+
+	report Report
 
 	positionMu sync.Mutex // serialises replacing the position, and the cluster snapshot
 
@@ -253,7 +259,11 @@ func (h host) Failed(l *log.Log, err error) {
 		_ = h.s.syncer.fail("partition "+partitionKey{l.TopicID(), l.Partition()}.String(), err) // Run returns it
 		return
 	}
-	lg.Warn("A write failed: the partition is read-only until the disk takes writes again")
+	level := slog.LevelWarn
+	if h.s.noteRefusal(l, err) {
+		level = slog.LevelDebug // it has been said of the volume, or of this log
+	}
+	lg.Log(context.Background(), level, "A write failed: the partition is read-only until the disk takes writes again")
 }
 
 // commit journals records durably. A sync that fails stops the store; a full disk does not.

@@ -142,6 +142,13 @@ func (s *syncer) unblock(all bool) (waiting bool) {
 	return false
 }
 
+// starved tells whether a log waits for space in the journal.
+func (s *syncer) starved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.blocked) > 0
+}
+
 func (s *syncer) dirtyCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
