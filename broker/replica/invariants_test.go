@@ -280,6 +280,39 @@ func TestInvariantByteIdentity(t *testing.T) {
 	})
 }
 
+// TestAFollowerOnAFullDiskDoesNotSpin: the leader grants each time and pushes the same batches again; the attempts become rare, and the
+// first one that appends something ends that.
+func TestAFollowerOnAFullDiskDoesNotSpin(t *testing.T) {
+	s := newScript(t, nil)
+	s.follow()
+	attempts := 0
+	// try pushes and fails for a time.
+	try := func(d time.Duration) {
+		for end := s.now + d; s.now < end; {
+			if s.r.follow.state == stateSubscribing {
+				attempts++
+				s.granted()
+				s.step(Event{Kind: EventData, Session: s.r.follow.session, Epoch: 5, Offset: s.log.End(), Length: 100})
+				s.step(Event{Kind: EventAppendFailed, Err: errors.New("full")})
+			}
+			s.tick(50 * time.Millisecond)
+		}
+	}
+	try(10 * time.Minute)
+	if most := int(10*time.Minute/maxAppendBackOff) + 10; attempts > most || attempts < most/2 {
+		t.Errorf("%d attempts within ten minutes, want about %d", attempts, most-10)
+	}
+	s.metadata(func(r *Record) { r.Leader, r.LeaderEpoch = 3, 6 }) // another leader is asked at once
+	s.step(Event{Kind: EventGranted, Session: s.r.follow.session, Epoch: 6, Offset: s.log.End()})
+	s.want(s.step(Event{Kind: EventData, Session: s.r.follow.session, Epoch: 6, Length: 100}), "append @0")
+	s.log.append(logEntry{6, 0})
+	s.step(Event{Kind: EventAppendFailed, Err: errors.New("full again")})
+	s.tick(100 * time.Millisecond)
+	if s.r.follow.state != stateSubscribing {
+		t.Error("after an append that was taken, it waits as long as before")
+	}
+}
+
 // Nothing of an older epoch, session or registration counts.
 func TestInvariantFencedPast(t *testing.T) {
 	s := newScript(t, nil)
