@@ -71,7 +71,7 @@ func (b *balancer) collect() bool {
 // may reports whether a broker may take the leadership of a partition.
 func (b *balancer) may(p *metadata.Partition, id int32) bool {
 	m, in := p.Member(id)
-	return in && b.in.holds(b.s, id) && electable(b.s, p.PartitionRef, m)
+	return in && b.in.holds(b.s, id) && b.in.rankFor(b.s, p.PartitionRef, id) == rankWell && electable(b.s, p.PartitionRef, m)
 }
 
 func (b *balancer) preferred(most int) []*metadata.Partition {

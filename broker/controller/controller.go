@@ -228,7 +228,7 @@ func (c *Controller) govern(
 }
 
 func sameHealth(a, b liveness.View) bool {
-	return slices.Equal(a.Confirmed, b.Confirmed) && slices.Equal(a.Stopping, b.Stopping) && slices.Equal(a.Beating, b.Beating)
+	return slices.Equal(a.Confirmed, b.Confirmed) && slices.Equal(a.Stopping, b.Stopping) && slices.Equal(a.Beating, b.Beating) && a.SameWrites(b)
 }
 
 // input gathers what a decision takes into account. wait is when another one is due.

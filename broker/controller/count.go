@@ -47,6 +47,8 @@ func before(s *metadata.State, in *Input, p *metadata.Partition) string {
 		return "suspect"
 	case in.Health.Stopping[p.Leader]:
 		return "stopping"
+	case in.rankFor(s, p.PartitionRef, p.Leader) == rankUnwritable:
+		return "unwritable"
 	}
 	return "draining"
 }

@@ -38,7 +38,7 @@ func Next(s *metadata.State, p *metadata.Partition, minISR int, in Input) *metad
 
 // settled reports, without allocating, that there is nothing to decide: the usual case.
 func settled(s *metadata.State, p *metadata.Partition, in *Input) bool {
-	if len(p.Adding)+len(p.Removing) > 0 || !registered(s, p) || in.rank(s, p.Leader) != rankWell {
+	if len(p.Adding)+len(p.Removing) > 0 || !registered(s, p) || in.rankFor(s, p.PartitionRef, p.Leader) != rankWell {
 		return false
 	}
 	led := false
@@ -76,7 +76,7 @@ func elect(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool
 	case member && registered(s, p):
 		// It leads. It gives way to a better one, if there is one: suspicion of the only usable member changes nothing.
 		leader, rank, ok := choose(s, p, in, false)
-		was := in.rank(s, p.Leader)
+		was := in.rankFor(s, p.PartitionRef, p.Leader)
 		if !ok || rank >= was || was == rankDraining && Moving(p) && slices.Contains(Target(p), p.Leader) {
 			return false // a target that is drained keeps its leader until the reassignment has arrived: the end of it would undo the move
 		}
@@ -129,7 +129,7 @@ func choose(s *metadata.State, p *metadata.Partition, in *Input, byEnd bool) (le
 		if !member || !electable(s, p.PartitionRef, m) {
 			return
 		}
-		r, e := in.rank(s, id), ends[id]
+		r, e := in.rankFor(s, p.PartitionRef, id), ends[id]
 		if r < rank || r == rank && end.before(e) {
 			leader, rank, end, ok = id, r, e, true
 		}
@@ -155,7 +155,7 @@ func confirmed(s *metadata.State, p *metadata.Partition, minISR int, in *Input) 
 	}
 	for _, id := range p.Replicas {
 		_, alive := s.Broker(id)
-		if _, member := p.Member(id); alive && !member && !in.Health.Suspects[id] {
+		if _, member := p.Member(id); alive && !member && !in.Health.Suspects[id] && !in.Health.Unwritable[id] {
 			return false
 		}
 	}

@@ -24,7 +24,9 @@ func planPreferred(s *metadata.State, in *Input, ref metadata.PartitionRef) (p, 
 		return p, nil, fmt.Errorf("%w: broker %d, in sync are %d", ErrNotInSync, to, brokersOf(p.ISR))
 	case !electable(s, ref, m):
 		return p, nil, fmt.Errorf("%w: broker %d is not eligible, or its log is damaged", ErrWrongState, to)
-	case in.rank(s, to) > rankDraining:
+	case in.rankFor(s, ref, to) == rankUnwritable:
+		return p, nil, fmt.Errorf("%w: the disk of broker %d takes no writes", ErrWrongState, to)
+	case in.rank(s, to) >= rankStopping:
 		return p, nil, fmt.Errorf("%w: broker %d is suspected to be dead, or is stopping", ErrWrongState, to)
 	}
 	next = p.Clone()
@@ -61,7 +63,7 @@ func CheckUnclean(s *metadata.State, in Input, ref metadata.PartitionRef, broker
 		return fmt.Errorf("%w: broker %d is not registered, or not eligible", ErrWrongState, broker)
 	case st.Marked(ref):
 		return fmt.Errorf("%w: the log of broker %d is damaged", ErrWrongState, broker)
-	case in.rank(s, broker) > rankDraining:
+	case in.rank(s, broker) >= rankStopping:
 		return fmt.Errorf("%w: broker %d is suspected to be dead, or is stopping", ErrWrongState, broker)
 	}
 	if registered(s, p) && !in.dead(s, p.Leader) {

@@ -11,6 +11,10 @@ type Health struct {
 	// Suspects are the confirmed ones; Stopping are brokers that hand over; Beating are brokers, registered or not, that are alive by
 	// their own word.
 	Suspects, Stopping, Beating map[int32]bool
+	// Unwritable are brokers whose data volumes take no writes, and UnwritableLogs single logs that take none, by broker. They can be read
+	// from, and stay in in-sync sets for as long as they keep up; others lead where others can.
+	Unwritable     map[int32]bool
+	UnwritableLogs map[int32]map[metadata.PartitionRef]bool
 }
 
 // HealthOf takes from a detector's view what decisions rest on.
@@ -22,7 +26,17 @@ func HealthOf(v liveness.View) Health {
 		}
 		return out
 	}
-	return Health{Suspects: set(v.Confirmed), Stopping: set(v.Stopping), Beating: set(v.Beating)}
+	h := Health{Suspects: set(v.Confirmed), Stopping: set(v.Stopping), Beating: set(v.Beating), Unwritable: set(v.Unwritable)}
+	for id, logs := range v.UnwritableLogs {
+		if h.UnwritableLogs == nil {
+			h.UnwritableLogs = map[int32]map[metadata.PartitionRef]bool{}
+		}
+		h.UnwritableLogs[id] = make(map[metadata.PartitionRef]bool, len(logs))
+		for _, l := range logs {
+			h.UnwritableLogs[id][metadata.PartitionRef(l)] = true
+		}
+	}
+	return h
 }
 
 // End is how far a replica's log reaches.
@@ -60,6 +74,8 @@ type Input struct {
 const (
 	rankWell = iota
 	rankDraining
+	// rankUnwritable: it can be read from, and written to again some time. A broker that stops cannot even be read from in a moment.
+	rankUnwritable
 	rankStopping
 	rankSuspect
 	// rankBarred: fenced or decommissioned.
@@ -76,10 +92,21 @@ func (in *Input) rank(s *metadata.State, id int32) int {
 		return rankSuspect
 	case in.Health.Stopping[id]:
 		return rankStopping
+	case in.Health.Unwritable[id]:
+		return rankUnwritable
 	case known && st.State == metadata.StorageDraining:
 		return rankDraining
 	}
 	return rankWell
+}
+
+// rankFor is the rank of a registered broker as the leader of one partition: its log of it may take no writes although others do.
+func (in *Input) rankFor(s *metadata.State, ref metadata.PartitionRef, id int32) int {
+	rank := in.rank(s, id)
+	if rank < rankUnwritable && in.Health.UnwritableLogs[id][ref] {
+		return rankUnwritable
+	}
+	return rank
 }
 
 // gone: the registration has ended and nothing is heard of the broker. A lapsed registration alone moves nothing.
@@ -88,7 +115,7 @@ func (in *Input) gone(s *metadata.State, id int32) bool {
 	return !alive && !in.Health.Beating[id]
 }
 
-// holds reports whether a broker may be given replicas: eligible, active, and neither suspected nor stopping.
+// holds reports whether a broker may be given replicas: eligible, active, writable, and neither suspected nor stopping.
 func (in *Input) holds(s *metadata.State, id int32) bool {
 	return s.Eligible(id) && in.rank(s, id) == rankWell
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -71,6 +72,109 @@ func set(ids ...int32) map[int32]bool {
 
 func suspects(ids ...int32) Input { return Input{Health: Health{Suspects: set(ids...)}} }
 
+func unwritable(ids ...int32) Input { return Input{Health: Health{Unwritable: set(ids...)}} }
+
+// unwritableLog: the log of one partition takes no writes on some brokers.
+func unwritableLog(n int32, ids ...int32) Input {
+	h := Health{UnwritableLogs: map[int32]map[metadata.PartitionRef]bool{}}
+	for _, id := range ids {
+		h.UnwritableLogs[id] = map[metadata.PartitionRef]bool{{TopicID: topicID, Partition: n}: true}
+	}
+	return Input{Health: h}
+}
+
+// TestFullDisksAndTheRest: what decisions other than elections make of brokers that take no writes.
+func TestFullDisksAndTheRest(t *testing.T) {
+	t.Run("leaders come back when the disk has space", func(t *testing.T) {
+		s := metadata.NewState(wide(3, 3, leader(part(0, 1, 2, 3), 2), leader(part(1, 3, 1, 2), 1)))
+		in := unwritable(1)
+		in.Balance = true
+		if plan := Decide(s, nil, in); len(plan.Update) != 1 || plan.Update[0].Leader != 3 {
+			t.Errorf("%+v", plan)
+		}
+		s = metadata.NewState(wide(3, 3, leader(part(0, 1, 2, 3), 2), part(1, 3, 1, 2)))
+		if plan := Decide(s, nil, in); !plan.Empty() {
+			t.Errorf("leaders go to a full disk: %+v", plan)
+		}
+		one := unwritableLog(0, 1)
+		one.Balance = true
+		if plan := Decide(s, nil, one); !plan.Empty() {
+			t.Errorf("leaders go to a log that takes no writes: %+v", plan)
+		}
+		if plan := Decide(s, nil, Input{Balance: true}); len(plan.Moves) != 1 || plan.Moves[0].Leader != 1 {
+			t.Errorf("%+v", plan)
+		}
+	})
+	t.Run("load does not go to a full disk", func(t *testing.T) {
+		s := metadata.NewState(wide(3, 3, part(0, 2, 1, 3), part(1, 2, 1, 3), part(2, 3, 1, 2)))
+		in := Input{Balance: true, Loads: map[metadata.PartitionRef]PartitionLoad{refOf(0): {BytesIn: 5e8}, refOf(1): {BytesIn: 5e8}}}
+		if moves := Balance(s, in); len(moves) != 1 || moves[0].Leader != 1 {
+			t.Errorf("%+v", moves)
+		}
+		in.Health.Unwritable = set(1)
+		for _, p := range Balance(s, in) {
+			if p.Leader == 1 {
+				t.Errorf("%+v", p)
+			}
+		}
+	})
+	t.Run("new partitions go elsewhere, if there is an elsewhere", func(t *testing.T) {
+		s := metadata.NewState(cluster(4))
+		in := unwritable(2)
+		placed := func(replicas int) []*metadata.Partition {
+			out := []*metadata.Partition{{PartitionRef: refOf(0)}, {PartitionRef: refOf(1)}}
+			if !newPlacer(s, &in).place(out, replicas) {
+				t.Fatalf("%d replicas find no place", replicas)
+			}
+			return out
+		}
+		for _, p := range placed(3) {
+			if p.HasReplica(2) {
+				t.Errorf("replicas %v", p.Replicas)
+			}
+		}
+		for _, p := range placed(4) {
+			if len(p.Replicas) != 4 {
+				t.Errorf("replicas %v", p.Replicas)
+			}
+		}
+	})
+	t.Run("the first election does not wait for a full disk", func(t *testing.T) {
+		p := changed(inSync(part(0, 1, 2, 3), 1, 2), func(p *metadata.Partition) { p.Leader, p.LeaderEpoch, p.LeaderBrokerEpoch = -1, 0, 0 })
+		s := metadata.NewState(cluster(3))
+		if next := Next(s, p, 2, Input{}); next != nil {
+			t.Errorf("%+v", next)
+		}
+		if next := Next(s, p, 2, unwritable(3)); next == nil || next.Leader != 1 {
+			t.Errorf("%+v", next)
+		}
+	})
+	t.Run("a preferred leader on request", func(t *testing.T) {
+		in := unwritable(1)
+		if _, next, err := planPreferred(metadata.NewState(wide(3, 3, leader(part(0, 1, 2, 3), 2))), &in, refOf(0)); !errors.Is(err, ErrWrongState) {
+			t.Errorf("%+v, %v", next, err)
+		}
+	})
+	t.Run("an unclean election may: reads are better than nothing", func(t *testing.T) {
+		if err := CheckUnclean(metadata.NewState(without(wide(3, 3, inSync(part(0, 1, 2, 3), 1)), 1)), unwritable(2), refOf(0), 2); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a reassignment does not end on a full disk while somebody else leads", func(t *testing.T) {
+		p := changed(part(0, 2, 3, 1), func(p *metadata.Partition) { p.Removing = []int32{1}; leader(p, 1) })
+		s := metadata.NewState(cluster(3))
+		if next := Next(s, p, 1, unwritable(2, 3)); next != nil {
+			t.Errorf("%+v", next)
+		}
+		if next := Next(s, p, 1, unwritable(2)); next == nil || next.Leader != 3 || Moving(next) {
+			t.Errorf("%+v", next)
+		}
+		if next := Next(s, p, 1, unwritable(1, 2, 3)); next == nil || next.Leader != 2 || Moving(next) {
+			t.Errorf("%+v", next)
+		}
+	})
+}
+
 func TestNextByHealth(t *testing.T) {
 	draining2 := inState(cluster(3), 2, metadata.StorageDraining)
 	for name, tc := range map[string]struct {
@@ -112,6 +216,21 @@ func TestNextByHealth(t *testing.T) {
 		"a fenced leader: its storage is lost":              {inState(cluster(3), 1, metadata.StorageFenced), part(0, 1, 2, 3), 3, Input{}, []int32{2, 2, 3}},
 		"fenced, and nobody else is in sync":                {inState(cluster(3), 1, metadata.StorageFenced), inSync(part(0, 1, 2, 3), 1), 1, Input{}, []int32{-1}},
 		"a fenced follower, below the minimum":              {inState(cluster(2), 2, metadata.StorageFenced), part(0, 1, 2), 2, Input{}, []int32{1, 1}},
+		"the leader's disk is full":                         {cluster(3), part(0, 1, 2, 3), 2, unwritable(1), []int32{2, 1, 2, 3}},
+		"a follower's disk is full":                         {cluster(3), part(0, 1, 2, 3), 2, unwritable(2), nil},
+		"full disks: the first that can write leads":        {cluster(3), part(0, 1, 2, 3), 2, unwritable(1, 2), []int32{3, 1, 2, 3}},
+		"every disk is full":                                {cluster(3), part(0, 1, 2, 3), 2, unwritable(1, 2, 3), nil},
+		"everybody in sync has a full disk":                 {cluster(3), inSync(part(0, 1, 2, 3), 1, 2), 2, unwritable(1, 2), nil},
+		"a full disk is preferred to a suspect":             {cluster(3), inSync(part(0, 1, 2, 3), 1, 2), 2, Input{Health: Health{Suspects: set(1), Unwritable: set(2)}}, []int32{2, 1, 2}},
+		"and to a broker that stops":                        {cluster(3), inSync(part(0, 1, 2, 3), 1, 2), 2, Input{Health: Health{Stopping: set(1), Unwritable: set(2)}}, []int32{2, 1, 2}},
+		"a full disk does not give way to one that stops":   {cluster(3), inSync(part(0, 1, 2, 3), 1, 2), 2, Input{Health: Health{Stopping: set(2), Unwritable: set(1)}}, nil},
+		"a full disk gives way to a draining broker":        {draining2, inSync(part(0, 1, 2, 3), 1, 2), 2, unwritable(1), []int32{2, 1, 2}},
+		"an election where only full disks are left":        {without(cluster(3), 1), part(0, 1, 2, 3), 2, unwritable(2, 3), []int32{2, 2, 3}},
+		"an election prefers who can write":                 {without(cluster(3), 1), part(0, 1, 2, 3), 2, unwritable(2), []int32{3, 2, 3}},
+		"the leader's log takes no writes":                  {cluster(3), part(0, 1, 2, 3), 2, unwritableLog(0, 1), []int32{2, 1, 2, 3}},
+		"another log of the leader takes no writes":         {cluster(3), part(0, 1, 2, 3), 2, unwritableLog(7, 1), nil},
+		"no log of the partition takes writes":              {cluster(3), part(0, 1, 2, 3), 2, unwritableLog(0, 1, 2, 3), nil},
+		"an election passes by a log that takes no writes":  {without(cluster(3), 1), part(0, 1, 2, 3), 2, unwritableLog(0, 2), []int32{3, 2, 3}},
 		"no leader, nobody leaves the ISR": {
 			without(cluster(3), 1, 2), changed(inSync(part(0, 1, 2, 3), 1, 2), func(p *metadata.Partition) { p.Leader, p.LeaderBrokerEpoch = -1, 0 }), 1, Input{}, nil,
 		},
@@ -141,7 +260,11 @@ func TestNextByHealth(t *testing.T) {
 }
 
 func TestHealthOfView(t *testing.T) {
-	h := HealthOf(liveness.View{Suspects: []int32{1, 2}, Confirmed: []int32{2}, Stopping: []int32{3}, Beating: []int32{1, 4}})
+	h := HealthOf(liveness.View{Suspects: []int32{1, 2}, Confirmed: []int32{2}, Stopping: []int32{3}, Beating: []int32{1, 4},
+		Unwritable: []int32{5}, UnwritableLogs: map[int32][]liveness.Log{6: {{TopicID: topicID, Partition: 7}}}})
+	if !maps.Equal(h.Unwritable, set(5)) || len(h.UnwritableLogs) != 1 || !maps.Equal(h.UnwritableLogs[6], map[metadata.PartitionRef]bool{refOf(7): true}) {
+		t.Errorf("%+v", h)
+	}
 	if !maps.Equal(h.Suspects, set(2)) || !maps.Equal(h.Stopping, set(3)) || !maps.Equal(h.Beating, set(1, 4)) {
 		t.Errorf("%+v", h)
 	}
@@ -226,9 +349,14 @@ func TestNextLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 5
 		c := cluster(n)
-		in := Input{Health: Health{Suspects: map[int32]bool{}, Stopping: map[int32]bool{}, Beating: map[int32]bool{}}}
+		in := Input{Health: Health{Suspects: map[int32]bool{}, Stopping: map[int32]bool{}, Beating: map[int32]bool{}, Unwritable: map[int32]bool{}}}
+		in.Health.UnwritableLogs = map[int32]map[metadata.PartitionRef]bool{}
 		for id := int32(1); id <= n; id++ {
-			switch rapid.SampledFrom([]string{"well", "well", "suspect", "stopping", "gone", "beating", "restarted", "ineligible", "other disk", "draining", "fenced"}).Draw(t, "broker") {
+			switch rapid.SampledFrom([]string{"well", "well", "full", "bad log", "suspect", "stopping", "gone", "beating", "restarted", "ineligible", "other disk", "draining", "fenced"}).Draw(t, "broker") {
+			case "full":
+				in.Health.Unwritable[id] = true
+			case "bad log":
+				in.Health.UnwritableLogs[id] = map[metadata.PartitionRef]bool{refOf(0): true}
 			case "suspect":
 				in.Health.Suspects[id] = true
 			case "stopping":
@@ -294,7 +422,7 @@ func TestNextLaws(t *testing.T) {
 			}
 		}
 		_, stays := p.Member(p.Leader)
-		if was, is := in.rank(s, p.Leader), in.rank(s, next.Leader); stays && registered(s, p) && next.Leader != p.Leader && next.Leader != metadata.NoLeader &&
+		if was, is := in.rankFor(s, p.PartitionRef, p.Leader), in.rankFor(s, p.PartitionRef, next.Leader); stays && registered(s, p) && next.Leader != p.Leader && next.Leader != metadata.NoLeader &&
 			!finished && was < rankBarred && is >= was {
 			t.Fatalf("a registered leader of rank %d made way for one of rank %d", was, is)
 		}

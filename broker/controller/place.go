@@ -75,8 +75,10 @@ type placer struct {
 	in *Input
 	// brokers are those that may be given replicas, sorted.
 	brokers []int32
-	racks   map[int32]string
-	load    Load
+	// unwritable are those that only lack a disk that takes writes.
+	unwritable []int32
+	racks      map[int32]string
+	load       Load
 	// moving counts the partitions that are being moved to or from a broker.
 	moving map[int32]int
 }
@@ -86,10 +88,15 @@ func newPlacer(s *metadata.State, in *Input) *placer { return &placer{s: s, in: 
 // place gives new partitions their replicas. It is false when there are too few brokers.
 func (pl *placer) place(partitions []*metadata.Partition, replicas int) bool {
 	pl.count()
-	if replicas > len(pl.brokers) {
+	brokers := pl.brokers
+	if replicas > len(brokers) {
+		// A replica on a full disk is one that counts once there is space; a topic that waits for that is of no use to anybody.
+		brokers = slices.Sorted(slices.Values(slices.Concat(brokers, pl.unwritable)))
+	}
+	if replicas > len(brokers) {
 		return false
 	}
-	for i, replicas := range Place(pl.brokers, pl.racks, pl.load, len(partitions), replicas) {
+	for i, replicas := range Place(brokers, pl.racks, pl.load, len(partitions), replicas) {
 		partitions[i].Replicas = replicas
 	}
 	return true
@@ -105,6 +112,8 @@ func (pl *placer) count() {
 		pl.racks[b.ID] = b.Rack
 		if pl.in.holds(pl.s, b.ID) {
 			pl.brokers = append(pl.brokers, b.ID)
+		} else if st, known := pl.s.Storage(b.ID); known && st.State == metadata.StorageActive && pl.s.Eligible(b.ID) && pl.in.rank(pl.s, b.ID) == rankUnwritable {
+			pl.unwritable = append(pl.unwritable, b.ID)
 		}
 	}
 	for _, topic := range pl.s.Topics() {

@@ -80,8 +80,8 @@ func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) b
 	next.Replicas, next.Adding, next.Removing = target, nil, nil
 	if _, stays := next.Member(next.Leader); !stays {
 		leader, rank, ok := choose(s, next, in, false)
-		if !ok || rank >= rankStopping {
-			return false
+		if !ok || rank >= rankStopping || rank == rankUnwritable && in.rankFor(s, p.PartitionRef, p.Leader) < rank {
+			return false // the leader that there is does better for the moment
 		}
 		enthrone(s, next, leader)
 	}

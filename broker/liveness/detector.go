@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"runnel.dev/runnel/internal/ids"
 )
 
 // Config are a detector's settings; zero durations take their defaults.
@@ -61,6 +63,16 @@ type Beat struct {
 	Suspects []int32
 	// Stopping: the sender is shutting down and hands its leaderships over. It holds for the rest of the registration.
 	Stopping bool
+	// Unwritable: the sender's data volume takes no writes. Reads go on, so it is no suspect.
+	Unwritable bool
+	// UnwritableLogs are logs of the sender that take no writes although its volume does, ordered. The slice is kept: it must not be changed.
+	UnwritableLogs []Log
+}
+
+// Log names a partition's log on a broker.
+type Log struct {
+	TopicID   ids.TopicID
+	Partition int32
 }
 
 // View is what a detector concludes. Lists are sorted and belong to the caller.
@@ -71,8 +83,23 @@ type View struct {
 	Stopping []int32
 	// Beating are brokers whose beats arrive and whose disks do not hang, whether they are registered or not. The own broker is one.
 	Beating []int32
+	// Unwritable are live registrations whose data volumes take no writes by their own last word, the own one included.
+	Unwritable []int32
+	// UnwritableLogs are single logs of live registrations that take no writes, by broker. The slices are shared: they must not be changed.
+	UnwritableLogs map[int32][]Log
 	// Hears is the number of other live registrations whose beats arrive.
 	Hears int
+}
+
+// Equal reports whether two views say the same.
+func (v View) Equal(o View) bool {
+	return v.Hears == o.Hears && slices.Equal(v.Suspects, o.Suspects) && slices.Equal(v.Confirmed, o.Confirmed) &&
+		slices.Equal(v.Stopping, o.Stopping) && slices.Equal(v.Beating, o.Beating) && v.SameWrites(o)
+}
+
+// SameWrites reports whether two views say the same of what takes no writes.
+func (v View) SameWrites(o View) bool {
+	return slices.Equal(v.Unwritable, o.Unwritable) && maps.EqualFunc(v.UnwritableLogs, o.UnwritableLogs, slices.Equal[[]Log])
 }
 
 // Detector is the failure detector of one broker. It is not safe for concurrent use. Every method takes the time as the duration since
@@ -99,8 +126,12 @@ type peer struct {
 	broken, refused bool
 	hung, stopping  bool
 	suspects        []int32
-	silences        backOff
-	refusals        backOff
+	// unwritable and logs are the broker's last word on what takes no writes. A pause of this process does not make it void: what it moves
+	// are leaderships, which costs little when it was wrong.
+	unwritable bool
+	logs       []Log
+	silences   backOff
+	refusals   backOff
 }
 
 // backOff counts false suspicions of one kind.
@@ -186,6 +217,7 @@ func (d *Detector) Beat(now time.Duration, b Beat) {
 	p.hung = b.SyncAge >= d.cfg.HungSync
 	p.stopping = p.stopping || b.Stopping
 	p.suspects = slices.Clone(b.Suspects)
+	p.unwritable, p.logs = b.Unwritable, b.UnwritableLogs
 }
 
 // clear learns from a suspicion that a beat ends: one that ends soon was a mistake. A broker that was silent for much longer really was
@@ -305,6 +337,15 @@ func (d *Detector) View(now time.Duration) View {
 		}
 		if p.stopping {
 			v.Stopping = append(v.Stopping, id)
+		}
+		if p.unwritable {
+			v.Unwritable = append(v.Unwritable, id)
+		}
+		if len(p.logs) > 0 {
+			if v.UnwritableLogs == nil {
+				v.UnwritableLogs = map[int32][]Log{}
+			}
+			v.UnwritableLogs[id] = p.logs
 		}
 		if d.suspected(now, id, p) {
 			v.Suspects = append(v.Suspects, id)

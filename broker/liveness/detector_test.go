@@ -317,6 +317,39 @@ func TestStoppingStays(t *testing.T) {
 	}
 }
 
+// TestADiskThatTakesNoWritesIsNoSuspicion: the last word counts, through pauses, until the registration is another one.
+func TestADiskThatTakesNoWritesIsNoSuspicion(t *testing.T) {
+	d := single(3)
+	logs := []Log{{Partition: 1}, {Partition: 4}}
+	b := beat(2)
+	b.Unwritable = true
+	d.Beat(100*ms, b)
+	b = beat(3)
+	b.UnwritableLogs = logs
+	d.Beat(100*ms, b)
+	d.Beat(100*ms, Beat{From: 1, Epoch: 10, Unwritable: true})
+	d.Beat(100*ms, Beat{From: 4, Epoch: 40, Unwritable: true, UnwritableLogs: logs}) // not registered
+	v := d.View(100 * ms)
+	if !slices.Equal(v.Unwritable, []int32{1, 2}) || len(v.UnwritableLogs) != 1 || !slices.Equal(v.UnwritableLogs[3], logs) {
+		t.Errorf("%+v", v)
+	}
+	if len(v.Suspects) > 0 || !slices.Equal(v.Beating, []int32{1, 2, 3, 4}) {
+		t.Errorf("%+v", v)
+	}
+	later := d.View(30 * time.Second)
+	if !later.SameWrites(v) {
+		t.Errorf("after a pause: %+v", later)
+	}
+	run(d, 30*time.Second, 31*time.Second, beat(2), beat(3))
+	if v = d.View(31 * time.Second); !slices.Equal(v.Unwritable, []int32{1}) || v.UnwritableLogs != nil || v.SameWrites(later) || v.Equal(later) {
+		t.Errorf("after beats that say no such thing: %+v", v)
+	}
+	d.Peers(31*time.Second, []Peer{{1, 11}, {2, 20}, {3, 30}})
+	if v = d.View(31 * time.Second); v.Unwritable != nil {
+		t.Errorf("after another registration: %+v", v)
+	}
+}
+
 func TestWhoIsNotRegisteredHasNoSay(t *testing.T) {
 	d := single(4)
 	d.Peers(0, []Peer{{2, 20}, {3, 30}, {4, 40}})

@@ -155,7 +155,7 @@ func (e *executor) do(t *task) {
 		if t.batches != nil {
 			batches = t.batches.ReadOnlyData()
 		}
-		if err := e.p.Deliver(s, t.epoch, t.hw, t.wanted, t.published, t.offset, batches); err != nil {
+		if err := e.p.Deliver(s, t.epoch, t.hw, t.wanted, t.published, t.offset, batches); err != nil && e.f.mayWarn() {
 			e.f.cfg.Logger.Warn("batches of the leader were not taken", slog.String("topic_id", e.p.TopicID().String()),
 				slog.Int("partition", int(e.p.Number())), slog.Int64("offset", t.offset), slog.Any("error", err))
 		}

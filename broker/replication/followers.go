@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -34,6 +36,9 @@ type FollowersConfig struct {
 // Followers keep the streams to leaders, and are the partition.Transport of this broker. Safe for concurrent use.
 type Followers struct {
 	cfg FollowersConfig
+
+	// warned is when it was last logged that batches were not taken, Unix nanoseconds.
+	warned atomic.Int64
 
 	// work are goroutines of executors and streams.
 	work sync.WaitGroup
@@ -121,6 +126,15 @@ func (f *Followers) begin(g func()) bool {
 	}
 	f.work.Go(g)
 	return true
+}
+
+// warnEvery bounds what a full disk with thousands of partitions writes to the log.
+const warnEvery = 5 * time.Second
+
+// mayWarn reports whether it is time to log again that batches were not taken.
+func (f *Followers) mayWarn() bool {
+	now, last := f.cfg.Clock.Now().UnixNano(), f.warned.Load()
+	return now-last >= int64(warnEvery) && f.warned.CompareAndSwap(last, now)
 }
 
 func (f *Followers) startLocked(ctx context.Context, l *link) {

@@ -280,6 +280,44 @@ func TestHangingDiskIsTold(t *testing.T) {
 	})
 }
 
+func TestWhatTakesNoWritesIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n beatNet
+		a, b := n.beat(t, 0, 1), n.beat(t, 1, 2)
+		defer a.stop()
+		defer b.stop()
+		settle(3 * time.Second)
+		var logs []liveness.Log
+		for i := range int32(MaxUnwritableLogs + 1) {
+			logs = append(logs, liveness.Log{TopicID: topic, Partition: i})
+		}
+		say := func(unwritable bool, logs []liveness.Log) {
+			b.mu.Lock()
+			b.local.Unwritable, b.local.UnwritableLogs = unwritable, logs
+			b.mu.Unlock()
+			settle(250 * time.Millisecond)
+		}
+		say(true, logs)
+		for _, x := range []*beatNode{a, b} {
+			v := x.hb.View()
+			if !slices.Equal(v.Unwritable, []int32{1}) || !slices.Equal(v.UnwritableLogs[1], logs[:MaxUnwritableLogs]) || len(v.Suspects) != 0 {
+				t.Fatalf("broker %d sees %v, %d logs, suspects %v", x.id, v.Unwritable, len(v.UnwritableLogs[1]), v.Suspects)
+			}
+		}
+		changed := a.hb.Changed()
+		settle(time.Minute)
+		select {
+		case <-changed:
+			t.Error("the view changes although nothing does")
+		default:
+		}
+		say(false, nil)
+		if v := a.hb.View(); v.Unwritable != nil || v.UnwritableLogs != nil {
+			t.Fatalf("broker 0 sees %+v", v)
+		}
+	})
+}
+
 func TestLoadGoesToTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n beatNet
@@ -358,6 +396,7 @@ func TestBeatsThatMakeNoSenseEndTheirStream(t *testing.T) {
 		"another epoch":     {BrokerEpoch: 4},
 		"too much load":     {BrokerEpoch: 5, Load: make([]*runnelv1.PartitionLoad, MaxLoad+1)},
 		"too many states":   {BrokerEpoch: 5, States: make([]*runnelv1.PushedState, maxPushMessage+1)},
+		"too many logs":     {BrokerEpoch: 5, UnwritableLogs: make([]*runnelv1.UnwritableLog, MaxUnwritableLogs+1)},
 		"too many suspects": {BrokerEpoch: 5, Suspects: make([]int32, maxSuspects+1)},
 	} {
 		if h.take(from, req) == nil {
@@ -366,6 +405,7 @@ func TestBeatsThatMakeNoSenseEndTheirStream(t *testing.T) {
 	}
 	ok := &runnelv1.HeartbeatRequest{
 		BrokerEpoch: 5, SyncAgeUs: -1, Load: []*runnelv1.PartitionLoad{nil, {TopicId: []byte("short")}, {TopicId: topic[:], Partition: -1}},
+		UnwritableLogs: []*runnelv1.UnwritableLog{nil, {TopicId: []byte("short")}, {TopicId: topic[:], Partition: -1}},
 	}
 	if err := h.take(from, ok); err != nil {
 		t.Errorf("odd entries: %v", err)

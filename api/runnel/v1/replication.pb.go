@@ -1155,9 +1155,13 @@ type HeartbeatRequest struct {
 	// Now and then, to the controller only; at most 4,096 entries.
 	Load []*PartitionLoad `protobuf:"bytes,6,rep,name=load,proto3" json:"load,omitempty"`
 	// From the controller: partition states that it has just written.
-	States        []*PushedState `protobuf:"bytes,7,rep,name=states,proto3" json:"states,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	States []*PushedState `protobuf:"bytes,7,rep,name=states,proto3" json:"states,omitempty"`
+	// Its data volume takes no writes: it wants to lead nothing that another broker can.
+	Unwritable bool `protobuf:"varint,8,opt,name=unwritable,proto3" json:"unwritable,omitempty"`
+	// Logs that take no writes although the volume does; at most 1,024 entries.
+	UnwritableLogs []*UnwritableLog `protobuf:"bytes,9,rep,name=unwritable_logs,json=unwritableLogs,proto3" json:"unwritable_logs,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HeartbeatRequest) Reset() {
@@ -1239,6 +1243,74 @@ func (x *HeartbeatRequest) GetStates() []*PushedState {
 	return nil
 }
 
+func (x *HeartbeatRequest) GetUnwritable() bool {
+	if x != nil {
+		return x.Unwritable
+	}
+	return false
+}
+
+func (x *HeartbeatRequest) GetUnwritableLogs() []*UnwritableLog {
+	if x != nil {
+		return x.UnwritableLogs
+	}
+	return nil
+}
+
+// UnwritableLog names a partition whose log on the sender takes no writes.
+type UnwritableLog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes.
+	TopicId       []byte `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition     int32  `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnwritableLog) Reset() {
+	*x = UnwritableLog{}
+	mi := &file_runnel_v1_replication_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnwritableLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnwritableLog) ProtoMessage() {}
+
+func (x *UnwritableLog) ProtoReflect() protoreflect.Message {
+	mi := &file_runnel_v1_replication_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnwritableLog.ProtoReflect.Descriptor instead.
+func (*UnwritableLog) Descriptor() ([]byte, []int) {
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *UnwritableLog) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *UnwritableLog) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
 // PartitionLoad is how much a partition was used at its leader, per second.
 type PartitionLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1254,7 +1326,7 @@ type PartitionLoad struct {
 
 func (x *PartitionLoad) Reset() {
 	*x = PartitionLoad{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[14]
+	mi := &file_runnel_v1_replication_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1338,7 @@ func (x *PartitionLoad) String() string {
 func (*PartitionLoad) ProtoMessage() {}
 
 func (x *PartitionLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[14]
+	mi := &file_runnel_v1_replication_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1351,7 @@ func (x *PartitionLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionLoad.ProtoReflect.Descriptor instead.
 func (*PartitionLoad) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{14}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PartitionLoad) GetTopicId() []byte {
@@ -1332,7 +1404,7 @@ type PushedState struct {
 
 func (x *PushedState) Reset() {
 	*x = PushedState{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[15]
+	mi := &file_runnel_v1_replication_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1416,7 @@ func (x *PushedState) String() string {
 func (*PushedState) ProtoMessage() {}
 
 func (x *PushedState) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[15]
+	mi := &file_runnel_v1_replication_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1429,7 @@ func (x *PushedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushedState.ProtoReflect.Descriptor instead.
 func (*PushedState) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{15}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PushedState) GetTopicId() []byte {
@@ -1406,7 +1478,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[16]
+	mi := &file_runnel_v1_replication_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1490,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[16]
+	mi := &file_runnel_v1_replication_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1503,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{16}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HeartbeatResponse) GetBrokerId() int32 {
@@ -1464,7 +1536,7 @@ type StartStateRequest struct {
 
 func (x *StartStateRequest) Reset() {
 	*x = StartStateRequest{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[17]
+	mi := &file_runnel_v1_replication_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1548,7 @@ func (x *StartStateRequest) String() string {
 func (*StartStateRequest) ProtoMessage() {}
 
 func (x *StartStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[17]
+	mi := &file_runnel_v1_replication_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1561,7 @@ func (x *StartStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStateRequest.ProtoReflect.Descriptor instead.
 func (*StartStateRequest) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{17}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StartStateRequest) GetTopicId() []byte {
@@ -1537,7 +1609,7 @@ type StartStateResponse struct {
 
 func (x *StartStateResponse) Reset() {
 	*x = StartStateResponse{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[18]
+	mi := &file_runnel_v1_replication_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1621,7 @@ func (x *StartStateResponse) String() string {
 func (*StartStateResponse) ProtoMessage() {}
 
 func (x *StartStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[18]
+	mi := &file_runnel_v1_replication_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1634,7 @@ func (x *StartStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStateResponse.ProtoReflect.Descriptor instead.
 func (*StartStateResponse) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{18}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StartStateResponse) GetOffset() int64 {
@@ -1604,7 +1676,7 @@ type EpochStart struct {
 
 func (x *EpochStart) Reset() {
 	*x = EpochStart{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[19]
+	mi := &file_runnel_v1_replication_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1688,7 @@ func (x *EpochStart) String() string {
 func (*EpochStart) ProtoMessage() {}
 
 func (x *EpochStart) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[19]
+	mi := &file_runnel_v1_replication_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1701,7 @@ func (x *EpochStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStart.ProtoReflect.Descriptor instead.
 func (*EpochStart) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{19}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EpochStart) GetEpoch() int32 {
@@ -1661,7 +1733,7 @@ type ProducerState struct {
 
 func (x *ProducerState) Reset() {
 	*x = ProducerState{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[20]
+	mi := &file_runnel_v1_replication_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1745,7 @@ func (x *ProducerState) String() string {
 func (*ProducerState) ProtoMessage() {}
 
 func (x *ProducerState) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[20]
+	mi := &file_runnel_v1_replication_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1758,7 @@ func (x *ProducerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProducerState.ProtoReflect.Descriptor instead.
 func (*ProducerState) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{20}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ProducerState) GetProducerId() int64 {
@@ -1732,7 +1804,7 @@ type ProducerBatch struct {
 
 func (x *ProducerBatch) Reset() {
 	*x = ProducerBatch{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[21]
+	mi := &file_runnel_v1_replication_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1816,7 @@ func (x *ProducerBatch) String() string {
 func (*ProducerBatch) ProtoMessage() {}
 
 func (x *ProducerBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[21]
+	mi := &file_runnel_v1_replication_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1829,7 @@ func (x *ProducerBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProducerBatch.ProtoReflect.Descriptor instead.
 func (*ProducerBatch) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{21}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProducerBatch) GetFirstSequence() int32 {
@@ -1797,7 +1869,7 @@ type InventoryRequest struct {
 
 func (x *InventoryRequest) Reset() {
 	*x = InventoryRequest{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[22]
+	mi := &file_runnel_v1_replication_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1881,7 @@ func (x *InventoryRequest) String() string {
 func (*InventoryRequest) ProtoMessage() {}
 
 func (x *InventoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[22]
+	mi := &file_runnel_v1_replication_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1894,7 @@ func (x *InventoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryRequest.ProtoReflect.Descriptor instead.
 func (*InventoryRequest) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{22}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{23}
 }
 
 // InventoryResponse is a part of the answer; the parts together are the inventory.
@@ -1841,7 +1913,7 @@ type InventoryResponse struct {
 
 func (x *InventoryResponse) Reset() {
 	*x = InventoryResponse{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[23]
+	mi := &file_runnel_v1_replication_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +1925,7 @@ func (x *InventoryResponse) String() string {
 func (*InventoryResponse) ProtoMessage() {}
 
 func (x *InventoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[23]
+	mi := &file_runnel_v1_replication_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +1938,7 @@ func (x *InventoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryResponse.ProtoReflect.Descriptor instead.
 func (*InventoryResponse) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{23}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *InventoryResponse) GetHeader() *InventoryHeader {
@@ -1908,13 +1980,15 @@ type InventoryHeader struct {
 	MetadataClusterId string `protobuf:"bytes,4,opt,name=metadata_cluster_id,json=metadataClusterId,proto3" json:"metadata_cluster_id,omitempty"`
 	Era               int64  `protobuf:"varint,5,opt,name=era,proto3" json:"era,omitempty"`
 	Revision          int64  `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The etcd cluster that it was seen in, 0: none.
+	EtcdClusterId uint64 `protobuf:"fixed64,7,opt,name=etcd_cluster_id,json=etcdClusterId,proto3" json:"etcd_cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InventoryHeader) Reset() {
 	*x = InventoryHeader{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[24]
+	mi := &file_runnel_v1_replication_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2000,7 @@ func (x *InventoryHeader) String() string {
 func (*InventoryHeader) ProtoMessage() {}
 
 func (x *InventoryHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[24]
+	mi := &file_runnel_v1_replication_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2013,7 @@ func (x *InventoryHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryHeader.ProtoReflect.Descriptor instead.
 func (*InventoryHeader) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{24}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *InventoryHeader) GetClusterId() string {
@@ -1984,6 +2058,13 @@ func (x *InventoryHeader) GetRevision() int64 {
 	return 0
 }
 
+func (x *InventoryHeader) GetEtcdClusterId() uint64 {
+	if x != nil {
+		return x.EtcdClusterId
+	}
+	return 0
+}
+
 // InventoryLog describes one partition's log.
 type InventoryLog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2003,14 +2084,16 @@ type InventoryLog struct {
 	// The largest producer id seen, -1: none.
 	MaxProducerId int64 `protobuf:"varint,10,opt,name=max_producer_id,json=maxProducerId,proto3" json:"max_producer_id,omitempty"`
 	// "online", or why the log cannot serve.
-	Health        string `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
+	Health string `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
+	// The epochs with records and where they begin, as far as the log is durable, oldest first. Empty: none, or not known.
+	Epochs        []*EpochStart `protobuf:"bytes,12,rep,name=epochs,proto3" json:"epochs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InventoryLog) Reset() {
 	*x = InventoryLog{}
-	mi := &file_runnel_v1_replication_proto_msgTypes[25]
+	mi := &file_runnel_v1_replication_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2105,7 @@ func (x *InventoryLog) String() string {
 func (*InventoryLog) ProtoMessage() {}
 
 func (x *InventoryLog) ProtoReflect() protoreflect.Message {
-	mi := &file_runnel_v1_replication_proto_msgTypes[25]
+	mi := &file_runnel_v1_replication_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2118,7 @@ func (x *InventoryLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryLog.ProtoReflect.Descriptor instead.
 func (*InventoryLog) Descriptor() ([]byte, []int) {
-	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{25}
+	return file_runnel_v1_replication_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *InventoryLog) GetTopicId() []byte {
@@ -2113,6 +2196,13 @@ func (x *InventoryLog) GetHealth() string {
 		return x.Health
 	}
 	return ""
+}
+
+func (x *InventoryLog) GetEpochs() []*EpochStart {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
 }
 
 var File_runnel_v1_replication_proto protoreflect.FileDescriptor
@@ -2193,7 +2283,7 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\fleader_epoch\x18\x02 \x01(\x05R\vleaderEpoch\x12%\n" +
 	"\x0ehigh_watermark\x18\x03 \x01(\x03R\rhighWatermark\x12(\n" +
 	"\x10log_start_wanted\x18\x04 \x01(\x03R\x0elogStartWanted\x12.\n" +
-	"\x13log_start_published\x18\x05 \x01(\x03R\x11logStartPublished\"\x90\x02\n" +
+	"\x13log_start_published\x18\x05 \x01(\x03R\x11logStartPublished\"\xf3\x02\n" +
 	"\x10HeartbeatRequest\x12!\n" +
 	"\fbroker_epoch\x18\x01 \x01(\x03R\vbrokerEpoch\x12\x1e\n" +
 	"\vsync_age_us\x18\x02 \x01(\x03R\tsyncAgeUs\x12\x1a\n" +
@@ -2201,7 +2291,14 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\bstopping\x18\x04 \x01(\bR\bstopping\x12#\n" +
 	"\rcontroller_id\x18\x05 \x01(\x05R\fcontrollerId\x12,\n" +
 	"\x04load\x18\x06 \x03(\v2\x18.runnel.v1.PartitionLoadR\x04load\x12.\n" +
-	"\x06states\x18\a \x03(\v2\x16.runnel.v1.PushedStateR\x06states\"\x9f\x01\n" +
+	"\x06states\x18\a \x03(\v2\x16.runnel.v1.PushedStateR\x06states\x12\x1e\n" +
+	"\n" +
+	"unwritable\x18\b \x01(\bR\n" +
+	"unwritable\x12A\n" +
+	"\x0funwritable_logs\x18\t \x03(\v2\x18.runnel.v1.UnwritableLogR\x0eunwritableLogs\"H\n" +
+	"\rUnwritableLog\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\"\x9f\x01\n" +
 	"\rPartitionLoad\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x19\n" +
@@ -2249,7 +2346,7 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x1a.runnel.v1.InventoryHeaderR\x06header\x12+\n" +
 	"\x04logs\x18\x02 \x03(\v2\x17.runnel.v1.InventoryLogR\x04logs\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\fR\bsnapshot\x12\x12\n" +
-	"\x04last\x18\x04 \x01(\bR\x04last\"\xca\x01\n" +
+	"\x04last\x18\x04 \x01(\bR\x04last\"\xf2\x01\n" +
 	"\x0fInventoryHeader\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -2258,7 +2355,8 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"storage_id\x18\x03 \x01(\fR\tstorageId\x12.\n" +
 	"\x13metadata_cluster_id\x18\x04 \x01(\tR\x11metadataClusterId\x12\x10\n" +
 	"\x03era\x18\x05 \x01(\x03R\x03era\x12\x1a\n" +
-	"\brevision\x18\x06 \x01(\x03R\brevision\"\xde\x02\n" +
+	"\brevision\x18\x06 \x01(\x03R\brevision\x12&\n" +
+	"\x0fetcd_cluster_id\x18\a \x01(\x06R\retcdClusterId\"\x8d\x03\n" +
 	"\fInventoryLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -2272,7 +2370,8 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\alog_end\x18\t \x01(\x03R\x06logEnd\x12&\n" +
 	"\x0fmax_producer_id\x18\n" +
 	" \x01(\x03R\rmaxProducerId\x12\x16\n" +
-	"\x06health\x18\v \x01(\tR\x06health*m\n" +
+	"\x06health\x18\v \x01(\tR\x06health\x12-\n" +
+	"\x06epochs\x18\f \x03(\v2\x15.runnel.v1.EpochStartR\x06epochs*m\n" +
 	"\x0fReplicateStream\x12 \n" +
 	"\x1cREPLICATE_STREAM_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15REPLICATE_STREAM_TAIL\x10\x01\x12\x1d\n" +
@@ -2310,7 +2409,7 @@ func file_runnel_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_runnel_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_runnel_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_runnel_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_runnel_v1_replication_proto_goTypes = []any{
 	(ReplicateStream)(0),        // 0: runnel.v1.ReplicateStream
 	(ReplicateRefusal)(0),       // 1: runnel.v1.ReplicateRefusal
@@ -2328,18 +2427,19 @@ var file_runnel_v1_replication_proto_goTypes = []any{
 	(*ReplicateRefused)(nil),    // 13: runnel.v1.ReplicateRefused
 	(*ReplicateOffsets)(nil),    // 14: runnel.v1.ReplicateOffsets
 	(*HeartbeatRequest)(nil),    // 15: runnel.v1.HeartbeatRequest
-	(*PartitionLoad)(nil),       // 16: runnel.v1.PartitionLoad
-	(*PushedState)(nil),         // 17: runnel.v1.PushedState
-	(*HeartbeatResponse)(nil),   // 18: runnel.v1.HeartbeatResponse
-	(*StartStateRequest)(nil),   // 19: runnel.v1.StartStateRequest
-	(*StartStateResponse)(nil),  // 20: runnel.v1.StartStateResponse
-	(*EpochStart)(nil),          // 21: runnel.v1.EpochStart
-	(*ProducerState)(nil),       // 22: runnel.v1.ProducerState
-	(*ProducerBatch)(nil),       // 23: runnel.v1.ProducerBatch
-	(*InventoryRequest)(nil),    // 24: runnel.v1.InventoryRequest
-	(*InventoryResponse)(nil),   // 25: runnel.v1.InventoryResponse
-	(*InventoryHeader)(nil),     // 26: runnel.v1.InventoryHeader
-	(*InventoryLog)(nil),        // 27: runnel.v1.InventoryLog
+	(*UnwritableLog)(nil),       // 16: runnel.v1.UnwritableLog
+	(*PartitionLoad)(nil),       // 17: runnel.v1.PartitionLoad
+	(*PushedState)(nil),         // 18: runnel.v1.PushedState
+	(*HeartbeatResponse)(nil),   // 19: runnel.v1.HeartbeatResponse
+	(*StartStateRequest)(nil),   // 20: runnel.v1.StartStateRequest
+	(*StartStateResponse)(nil),  // 21: runnel.v1.StartStateResponse
+	(*EpochStart)(nil),          // 22: runnel.v1.EpochStart
+	(*ProducerState)(nil),       // 23: runnel.v1.ProducerState
+	(*ProducerBatch)(nil),       // 24: runnel.v1.ProducerBatch
+	(*InventoryRequest)(nil),    // 25: runnel.v1.InventoryRequest
+	(*InventoryResponse)(nil),   // 26: runnel.v1.InventoryResponse
+	(*InventoryHeader)(nil),     // 27: runnel.v1.InventoryHeader
+	(*InventoryLog)(nil),        // 28: runnel.v1.InventoryLog
 }
 var file_runnel_v1_replication_proto_depIdxs = []int32{
 	4,  // 0: runnel.v1.ReplicateRequest.hello:type_name -> runnel.v1.ReplicateHello
@@ -2354,26 +2454,28 @@ var file_runnel_v1_replication_proto_depIdxs = []int32{
 	12, // 9: runnel.v1.ReplicateAnswer.below_start:type_name -> runnel.v1.ReplicateBelowStart
 	13, // 10: runnel.v1.ReplicateAnswer.refused:type_name -> runnel.v1.ReplicateRefused
 	1,  // 11: runnel.v1.ReplicateRefused.reason:type_name -> runnel.v1.ReplicateRefusal
-	16, // 12: runnel.v1.HeartbeatRequest.load:type_name -> runnel.v1.PartitionLoad
-	17, // 13: runnel.v1.HeartbeatRequest.states:type_name -> runnel.v1.PushedState
-	21, // 14: runnel.v1.StartStateResponse.epochs:type_name -> runnel.v1.EpochStart
-	22, // 15: runnel.v1.StartStateResponse.producers:type_name -> runnel.v1.ProducerState
-	23, // 16: runnel.v1.ProducerState.batches:type_name -> runnel.v1.ProducerBatch
-	26, // 17: runnel.v1.InventoryResponse.header:type_name -> runnel.v1.InventoryHeader
-	27, // 18: runnel.v1.InventoryResponse.logs:type_name -> runnel.v1.InventoryLog
-	3,  // 19: runnel.v1.Replication.Replicate:input_type -> runnel.v1.ReplicateRequest
-	15, // 20: runnel.v1.Replication.Heartbeat:input_type -> runnel.v1.HeartbeatRequest
-	19, // 21: runnel.v1.Replication.StartState:input_type -> runnel.v1.StartStateRequest
-	24, // 22: runnel.v1.Replication.Inventory:input_type -> runnel.v1.InventoryRequest
-	7,  // 23: runnel.v1.Replication.Replicate:output_type -> runnel.v1.ReplicateResponse
-	18, // 24: runnel.v1.Replication.Heartbeat:output_type -> runnel.v1.HeartbeatResponse
-	20, // 25: runnel.v1.Replication.StartState:output_type -> runnel.v1.StartStateResponse
-	25, // 26: runnel.v1.Replication.Inventory:output_type -> runnel.v1.InventoryResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 12: runnel.v1.HeartbeatRequest.load:type_name -> runnel.v1.PartitionLoad
+	18, // 13: runnel.v1.HeartbeatRequest.states:type_name -> runnel.v1.PushedState
+	16, // 14: runnel.v1.HeartbeatRequest.unwritable_logs:type_name -> runnel.v1.UnwritableLog
+	22, // 15: runnel.v1.StartStateResponse.epochs:type_name -> runnel.v1.EpochStart
+	23, // 16: runnel.v1.StartStateResponse.producers:type_name -> runnel.v1.ProducerState
+	24, // 17: runnel.v1.ProducerState.batches:type_name -> runnel.v1.ProducerBatch
+	27, // 18: runnel.v1.InventoryResponse.header:type_name -> runnel.v1.InventoryHeader
+	28, // 19: runnel.v1.InventoryResponse.logs:type_name -> runnel.v1.InventoryLog
+	22, // 20: runnel.v1.InventoryLog.epochs:type_name -> runnel.v1.EpochStart
+	3,  // 21: runnel.v1.Replication.Replicate:input_type -> runnel.v1.ReplicateRequest
+	15, // 22: runnel.v1.Replication.Heartbeat:input_type -> runnel.v1.HeartbeatRequest
+	20, // 23: runnel.v1.Replication.StartState:input_type -> runnel.v1.StartStateRequest
+	25, // 24: runnel.v1.Replication.Inventory:input_type -> runnel.v1.InventoryRequest
+	7,  // 25: runnel.v1.Replication.Replicate:output_type -> runnel.v1.ReplicateResponse
+	19, // 26: runnel.v1.Replication.Heartbeat:output_type -> runnel.v1.HeartbeatResponse
+	21, // 27: runnel.v1.Replication.StartState:output_type -> runnel.v1.StartStateResponse
+	26, // 28: runnel.v1.Replication.Inventory:output_type -> runnel.v1.InventoryResponse
+	25, // [25:29] is the sub-list for method output_type
+	21, // [21:25] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_runnel_v1_replication_proto_init() }
@@ -2394,7 +2496,7 @@ func file_runnel_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnel_v1_replication_proto_rawDesc), len(file_runnel_v1_replication_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
