@@ -45,6 +45,7 @@ func SystemEnv() Env {
 type app struct {
 	Env
 	server  string
+	any     bool
 	tls     tlsFlags
 	output  format
 	timeout durationFlag
@@ -81,6 +82,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(flagFault)
 	f := root.PersistentFlags()
 	f.StringVar(&a.server, "server", "", "brokers to ask first, host:port[,host:port]; default $RUNNEL_SERVER, else localhost:7650")
+	f.BoolVar(&a.any, "any-broker", false, "send everything through the brokers of --server, which forward: when others cannot be reached from here")
 	f.VarP(&a.output, "output", "o", "table, json, yaml or name")
 	f.Var(&a.timeout, "timeout", "deadline for each request to the cluster")
 	a.tls.bind(f)

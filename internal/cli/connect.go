@@ -68,6 +68,9 @@ func (a *app) withClient(ctx context.Context, f func(context.Context, *client.Cl
 	if a.tls.enabled() {
 		opts = append(opts, client.TLSFiles(a.tls.ca, a.tls.cert, a.tls.key, a.tls.serverName))
 	}
+	if a.any {
+		opts = append(opts, client.AnyBroker())
+	}
 	if a.Dial != nil {
 		opts = append(opts, client.Dialer(a.Dial))
 	}

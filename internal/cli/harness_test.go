@@ -51,7 +51,13 @@ type shell struct {
 
 func newShell(t *testing.T) *shell {
 	t.Helper()
-	cluster := fakebroker.Start()
+	return newShellOf(t, 1)
+}
+
+// newShellOf has so many brokers.
+func newShellOf(t *testing.T, brokers int) *shell {
+	t.Helper()
+	cluster := fakebroker.Start(fakebroker.Brokers(brokers))
 	t.Cleanup(cluster.Close)
 	return &shell{t: t, cluster: cluster}
 }

@@ -13,16 +13,17 @@ import (
 
 func (a *app) partitionCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "partition", Aliases: []string{"partitions"}, Short: "Show and repair partitions",
+		Use: "partition", Aliases: []string{"partitions"}, Short: "Show, move and repair partitions",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
-	cmd.AddCommand(a.partitionDescribe(), a.partitionRecover())
+	cmd.AddCommand(a.partitionDescribe(), a.partitionReassign(), a.partitionElect(), a.partitionRecover())
 	return cmd
 }
 
 func (a *app) partitionDescribe() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe TOPIC [PARTITION…]", Aliases: []string{"list", "show"}, Short: "Show offsets, sizes and health of partitions",
+		Use: "describe TOPIC [PARTITION…]", Aliases: []string{"list", "show"}, Short: "Show offsets, sizes, health and replicas of partitions",
+		Long: "Show offsets, sizes and health of partitions and, for each partition that is named or under-replicated, how far its replicas are.",
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.completeTopics,
 		RunE: func(c *cobra.Command, v []string) error {
 			numbers, err := parsePartitions(v[1:])
@@ -55,7 +56,11 @@ func (a *app) describePartitions(ctx context.Context, cl *client.Client, topic s
 	if err != nil {
 		return adviseTopic(err, topic)
 	}
-	if err := a.print(viewPartitions(infos), func(tb *table) { partitionRows(tb, infos) }); err != nil {
+	err = a.print(viewPartitions(infos), func(tb *table) {
+		partitionRows(tb, infos)
+		replicaRows(tb, infos, len(numbers) > 0)
+	})
+	if err != nil {
 		return err
 	}
 	failed := 0
@@ -83,8 +88,38 @@ func partitionRows(tb *table, infos []client.PartitionInfo) {
 			continue
 		}
 		tb.row(p.Partition, leader, p.LeaderEpoch, brokerList(p.Replicas), brokerList(p.ISR), p.Health,
-			p.LogStart, p.Flushed, p.HighWatermark, p.LogEnd, roundBytes(p.SizeBytes), p.Segments, p.Detail)
+			p.LogStart, p.Flushed, p.HighWatermark, p.LogEnd, roundBytes(p.SizeBytes), p.Segments, partitionDetail(p))
 	}
+}
+
+// partitionDetail marks what is remarkable.
+func partitionDetail(p client.PartitionInfo) string {
+	var marks []string
+	if p.UnderReplicated {
+		marks = append(marks, fmt.Sprintf("under-replicated, %d of %d in sync", len(p.ISR), len(p.Replicas)))
+	}
+	if len(p.ISR) < p.MinInSyncReplicas {
+		marks = append(marks, fmt.Sprintf("below the minimum of %d", p.MinInSyncReplicas))
+	}
+	if len(p.Adding)+len(p.Removing) > 0 {
+		marks = append(marks, "moving: "+moves(p.Adding, p.Removing))
+	}
+	if p.Detail != "" {
+		marks = append(marks, p.Detail)
+	}
+	return strings.Join(marks, "; ")
+}
+
+// moves is "+3 -1".
+func moves(adding, removing []int32) string {
+	out := make([]string, 0, len(adding)+len(removing))
+	for _, id := range adding {
+		out = append(out, "+"+strconv.Itoa(int(id)))
+	}
+	for _, id := range removing {
+		out = append(out, "-"+strconv.Itoa(int(id)))
+	}
+	return strings.Join(out, " ")
 }
 
 func brokerList(ids []int32) string {
@@ -97,10 +132,12 @@ func brokerList(ids []int32) string {
 
 func (a *app) partitionRecover() *cobra.Command {
 	var accept bool
+	broker := int32(-1)
 	cmd := &cobra.Command{
 		Use: "recover TOPIC PARTITION", Short: "Bring a quarantined partition back at the price of its damaged records",
 		Long: "A partition whose acknowledged records are damaged is quarantined: its files are left as they are. recover prints what would\n" +
-			"be kept and lost; with --accept-data-loss it goes ahead.",
+			"be kept and lost; with --accept-data-loss it goes ahead. While other replicas are in sync none of this is needed: the damaged one\n" +
+			"is replaced by itself.",
 		Args: exactArgs(2), ValidArgsFunction: a.completeTopics,
 		RunE: func(c *cobra.Command, v []string) error {
 			numbers, err := parsePartitions(v[1:])
@@ -108,18 +145,21 @@ func (a *app) partitionRecover() *cobra.Command {
 				return usageError{err: err, command: c.CommandPath()}
 			}
 			tp := client.TopicPartition{Topic: v[0], Partition: numbers[0]}
-			return a.withClient(c.Context(), func(ctx context.Context, cl *client.Client) error { return a.recoverPartition(ctx, cl, tp, accept) },
+			return a.withClient(c.Context(), func(ctx context.Context, cl *client.Client) error {
+				return a.recoverPartition(ctx, cl, tp, broker, accept)
+			},
 				client.TopicWait(0))
 		},
 	}
 	cmd.Flags().BoolVar(&accept, "accept-data-loss", false, "do it")
+	cmd.Flags().Int32Var(&broker, "broker", -1, "whose replica; default: the leader's, or the first there is where there is no leader")
 	return cmd
 }
 
-func (a *app) recoverPartition(ctx context.Context, cl *client.Client, tp client.TopicPartition, accept bool) error {
+func (a *app) recoverPartition(ctx context.Context, cl *client.Client, tp client.TopicPartition, broker int32, accept bool) error {
 	ctx, cancel := a.request(ctx)
 	defer cancel()
-	info, err := cl.Admin().RecoverPartition(ctx, tp, accept)
+	info, err := cl.Admin().RecoverReplica(ctx, tp, broker, accept)
 	if err != nil {
 		return adviseTopic(err, tp.Topic)
 	}
@@ -136,7 +176,11 @@ func (a *app) recoverPartition(ctx context.Context, cl *client.Client, tp client
 		tb.row(tp, info.KeptEnd, info.LostEnd, max(0, info.LostEnd-info.KeptEnd), info.Applied, info.Detail)
 	})
 	if err == nil && !info.Applied {
-		fmt.Fprintf(a.Err, "nothing was changed; to accept the loss: runnel partition recover %s %d --accept-data-loss\n", cell(tp.Topic), tp.Partition)
+		flag := ""
+		if broker >= 0 {
+			flag = fmt.Sprintf(" --broker %d", broker)
+		}
+		fmt.Fprintf(a.Err, "nothing was changed; to accept the loss: runnel partition recover %s %d%s --accept-data-loss\n", cell(tp.Topic), tp.Partition, flag)
 	}
 	return err
 }

@@ -24,10 +24,12 @@ func (a *app) topicCommand() *cobra.Command {
 func (a *app) topicCreate() *cobra.Command {
 	var spec client.TopicSpec
 	var config []string
+	var minInSync int32
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a topic", Args: exactArgs(1),
-		Long:    "Create a topic. What is not said takes the cluster's defaults.\n\n" + settingsHelp(),
-		Example: "  runnel topic create orders -p 6 --config retention=7d --config segment-bytes=64MiB",
+		Long: "Create a topic. What is not said takes the cluster's defaults.\n\n" + settingsHelp(),
+		Example: "  runnel topic create orders -p 6 --config retention=7d --config segment-bytes=64MiB\n" +
+			"  runnel topic create payments --replicas 3 --min-in-sync-replicas 2",
 		RunE: func(c *cobra.Command, v []string) error {
 			var err error
 			if spec.Config, err = parseSettings(config); err != nil {
@@ -36,6 +38,14 @@ func (a *app) topicCreate() *cobra.Command {
 			if spec.Partitions < 0 || spec.Replicas < 0 {
 				return usagef(c, "--partitions %d, --replicas %d: want 1 or more, or 0 for the cluster's default", spec.Partitions, spec.Replicas)
 			}
+			switch {
+			case minInSync < 0:
+				return usagef(c, "--min-in-sync-replicas %d: want 1 or more, or 0 for the cluster's default", minInSync)
+			case minInSync > 0 && spec.Replicas > 0 && minInSync > spec.Replicas:
+				return usagef(c, "--min-in-sync-replicas %d: want at most the %d of --replicas", minInSync, spec.Replicas)
+			case minInSync > 0:
+				spec.Config.MinInSyncReplicas = &minInSync
+			}
 			spec.Name = v[0]
 			return a.withClient(c.Context(), func(ctx context.Context, cl *client.Client) error { return a.createTopic(ctx, cl, spec) })
 		},
@@ -43,6 +53,7 @@ func (a *app) topicCreate() *cobra.Command {
 	f := cmd.Flags()
 	f.Int32VarP(&spec.Partitions, "partitions", "p", 0, "number of partitions; 0: the cluster's default")
 	f.Int32Var(&spec.Replicas, "replicas", 0, "replicas of each partition; 0: the cluster's default")
+	f.Int32Var(&minInSync, "min-in-sync-replicas", 0, "replicas that have a record on disk before it is acknowledged; 0: the cluster's default, a majority")
 	f.StringArrayVar(&config, "config", nil, "setting=value, may repeat")
 	f.BoolVar(&spec.DryRun, "dry-run", false, "check, print the topic as it would be, and create nothing")
 	_ = cmd.RegisterFlagCompletionFunc("config", completeSettings("="))
@@ -149,9 +160,22 @@ func (a *app) describeTopic(ctx context.Context, cl *client.Client, name string)
 			return
 		}
 		describeFacts(tb, t)
+		if n := underReplicated(partitions); n > 0 {
+			tb.fact("under-replicated", counted(int64(n), "partition"))
+		}
 		tb.gap()
 		partitionRows(tb, partitions)
+		replicaRows(tb, partitions, false)
 	})
+}
+
+func underReplicated(ps []client.PartitionInfo) (n int) {
+	for _, p := range ps {
+		if p.UnderReplicated {
+			n++
+		}
+	}
+	return n
 }
 
 func describeFacts(tb *table, t client.Topic) {

@@ -16,16 +16,19 @@ import (
 // topicUpdateFlags are the flags of topic update.
 type topicUpdateFlags struct {
 	config, reset []string
+	minInSync     int32
 	change        client.TopicChange
 }
 
 func (a *app) topicUpdate() *cobra.Command {
 	var f topicUpdateFlags
 	cmd := &cobra.Command{
-		Use: "update NAME", Aliases: []string{"alter"}, Short: "Change a topic's settings or add partitions",
-		Long:    "Change settings, or add partitions, and print what differs. Nothing is done when nothing differs.\n\n" + settingsHelp(),
-		Example: "  runnel topic update orders --config retention=30d --reset segment-bytes --dry-run\n  runnel topic update orders -p 12",
-		Args:    exactArgs(1), ValidArgsFunction: a.completeTopics,
+		Use: "update NAME", Aliases: []string{"alter"}, Short: "Change a topic's settings or replicas, or add partitions",
+		Long: "Change settings or the number of replicas, or add partitions, and print what differs. Nothing is done when nothing differs. Replicas that are\n" +
+			"added copy the partitions in the background.\n\n" + settingsHelp(),
+		Example: "  runnel topic update orders --config retention=30d --reset segment-bytes --dry-run\n  runnel topic update orders -p 12\n" +
+			"  runnel topic update orders --replicas 3",
+		Args: exactArgs(1), ValidArgsFunction: a.completeTopics,
 		RunE: func(c *cobra.Command, v []string) error {
 			if err := f.parse(); err != nil {
 				return usageError{err: err, command: c.CommandPath()}
@@ -35,6 +38,8 @@ func (a *app) topicUpdate() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.Int32VarP(&f.change.Partitions, "partitions", "p", 0, "new number of partitions, which can only grow; keys move to other partitions")
+	fs.Int32Var(&f.change.Replicas, "replicas", 0, "new number of replicas of each partition")
+	fs.Int32Var(&f.minInSync, "min-in-sync-replicas", 0, "replicas that have a record on disk before it is acknowledged")
 	fs.StringArrayVar(&f.config, "config", nil, "setting=value, may repeat")
 	fs.StringArrayVar(&f.reset, "reset", nil, "setting that goes back to the cluster's default, may repeat")
 	fs.Int64Var(&f.change.Generation, "generation", 0, "change only the topic of this generation, as describe shows it")
@@ -55,11 +60,17 @@ func (f *topicUpdateFlags) parse() error {
 	if f.change.Partitions < 0 {
 		return fmt.Errorf("--partitions %d: want 1 or more", f.change.Partitions)
 	}
+	if f.change.Replicas < 0 || f.minInSync < 0 {
+		return fmt.Errorf("--replicas %d, --min-in-sync-replicas %d: want 1 or more", f.change.Replicas, f.minInSync)
+	}
+	if f.minInSync > 0 {
+		f.change.Config.MinInSyncReplicas = &f.minInSync
+	}
 	if f.change.Generation < 0 {
 		return fmt.Errorf("--generation %d: want 1 or more", f.change.Generation)
 	}
-	if len(f.config)+len(f.reset) == 0 && f.change.Partitions == 0 {
-		return errors.New("nothing to change: give --config, --reset or --partitions")
+	if len(f.config)+len(f.reset) == 0 && f.change.Partitions == 0 && f.change.Replicas == 0 && f.minInSync == 0 {
+		return errors.New("nothing to change: give --config, --reset, --partitions or --replicas")
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestUsageErrors(t *testing.T) {
 		{"partition describe a 1 x", []string{`"x"`}},
 		{"bench produce --size 3B --acks none --rate fast -p 0", []string{"record size 3", "acks", `"fast"`, "--partitions 0"}},
 		{"bench", nil},
-		{"dev --brokers 3", []string{"one broker"}},
+		{"dev --brokers 17", []string{"want 1 to 16"}},
 		{"version x", []string{"unknown command"}},
 	}
 	for _, tt := range tests {

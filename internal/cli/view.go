@@ -87,7 +87,49 @@ type partitionView struct {
 	LogEnd        int64   `json:"logEnd"`
 	SizeBytes     int64   `json:"sizeBytes"`
 	Segments      int     `json:"segments"`
-	Error         string  `json:"error,omitempty"`
+
+	UnderReplicated   bool          `json:"underReplicated"`
+	MinInSyncReplicas int           `json:"minInSyncReplicas"`
+	Adding            []int32       `json:"adding,omitempty"`
+	Removing          []int32       `json:"removing,omitempty"`
+	ReplicaStates     []replicaView `json:"replicaStates"`
+	// -1: unknown.
+	RecordsIn float64 `json:"recordsInPerSecond"`
+	BytesIn   float64 `json:"bytesInPerSecond"`
+	BytesOut  float64 `json:"bytesOutPerSecond"`
+
+	Error string `json:"error,omitempty"`
+}
+
+type replicaView struct {
+	Broker   int32  `json:"broker"`
+	State    string `json:"state"`
+	InSync   bool   `json:"inSync"`
+	Adding   bool   `json:"adding,omitempty"`
+	Removing bool   `json:"removing,omitempty"`
+	// -1: unknown.
+	Acked         int64   `json:"acked"`
+	Lag           int64   `json:"lag"`
+	CaughtUpAgoMs int64   `json:"caughtUpAgoMs"`
+	Rate          float64 `json:"recordsPerSecond"`
+	BrokerState   string  `json:"brokerState"`
+	BrokerLive    bool    `json:"brokerLive"`
+	Detail        string  `json:"detail,omitempty"`
+}
+
+func viewReplicas(rs []client.ReplicaInfo) []replicaView {
+	out := make([]replicaView, 0, len(rs))
+	for _, r := range rs {
+		v := replicaView{
+			Broker: r.Broker, State: string(r.State), InSync: r.InSync, Adding: r.Adding, Removing: r.Removing, Acked: r.Acked, Lag: r.Lag,
+			CaughtUpAgoMs: -1, Rate: r.Rate, BrokerState: string(r.BrokerState), BrokerLive: r.BrokerLive, Detail: r.Detail,
+		}
+		if r.CaughtUpAgo >= 0 {
+			v.CaughtUpAgoMs = r.CaughtUpAgo.Milliseconds()
+		}
+		out = append(out, v)
+	}
+	return out
 }
 
 func viewPartitions(ps []client.PartitionInfo) []partitionView {
@@ -97,6 +139,8 @@ func viewPartitions(ps []client.PartitionInfo) []partitionView {
 			Partition: p.Partition, Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: p.ISR,
 			Health: string(p.Health), Detail: p.Detail, LogStart: p.LogStart, LocalStart: p.LocalStart, TieredEnd: p.TieredEnd,
 			Flushed: p.Flushed, HighWatermark: p.HighWatermark, LogEnd: p.LogEnd, SizeBytes: p.SizeBytes, Segments: p.Segments,
+			UnderReplicated: p.UnderReplicated, MinInSyncReplicas: p.MinInSyncReplicas, Adding: p.Adding, Removing: p.Removing,
+			ReplicaStates: viewReplicas(p.ReplicaStates), RecordsIn: p.RecordsIn, BytesIn: p.BytesIn, BytesOut: p.BytesOut,
 		}
 		if p.Err != nil {
 			v.Error = p.Err.Error()
