@@ -17,6 +17,7 @@ const (
 	invAckFlushed      = "a follower acknowledges only what is on its disk"
 	invLeaderHasAll    = "a leader has every committed record"
 	invIdentical       = "replicas are byte-identical below the high watermark"
+	invHWAcked         = "the high watermark is what every member has acknowledged in the epoch"
 	invHWForward       = "the high watermark never goes back"
 	invNoCommittedCut  = "nothing committed is truncated"
 	invOneIncarnation  = "an epoch is led by one incarnation"
@@ -70,9 +71,10 @@ type checker struct {
 	acks map[ids.LogID]*acks
 }
 
-// acks of one log: the highest offset, and the registrations that it was acknowledged under in the newest epoch.
+// acks of one log: the highest offset ever and in each epoch, and the registrations that it was acknowledged under in the newest epoch.
 type acks struct {
 	most  int64
+	in    map[int32]int64
 	epoch int32
 	under []int64
 }
@@ -201,7 +203,27 @@ func (c *checker) highWatermark(pt *part, before, after int64) {
 	}
 	c.compare(pt, max(before, pt.held.ReplicaStart()), after, true)
 	if l := c.ledgers[pt.index]; pt.status.Leading {
+		c.everyMember(pt, l, after)
 		l.reached[pt.status.Epoch] = max(l.reached[pt.status.Epoch], after)
+	}
+}
+
+// everyMember: a leader may commit only what every member that counts has acknowledged, as the log that the entry names, in this epoch.
+func (c *checker) everyMember(pt *part, l *ledger, hw int64) {
+	st := pt.machine.Status()
+	if !st.Leading || l.forced || hw <= pt.held.JournaledLogStart() {
+		return
+	}
+	for _, m := range st.Effective {
+		acked := int64(-1)
+		if m.BrokerID == pt.node.id {
+			acked = pt.node.durable[pt.ref]
+		} else if a := c.acks[m.LogID]; a != nil {
+			acked = a.in[st.Epoch]
+		}
+		if acked < hw {
+			c.fail(invHWAcked, "%s commits up to %d in epoch %d, %d/%s has acknowledged %d", pt.name(), hw, st.Epoch, m.BrokerID, short(m.LogID), acked)
+		}
 	}
 }
 
@@ -306,7 +328,7 @@ func (c *checker) created(pt *part) {
 func (c *checker) sendsAck(pt *part, epoch int32, registration, offset int64) {
 	a := c.acks[pt.held.LogID()]
 	if a == nil {
-		a = &acks{}
+		a = &acks{in: map[int32]int64{}}
 		c.acks[pt.held.LogID()] = a
 	}
 	if epoch > a.epoch {
@@ -315,7 +337,7 @@ func (c *checker) sendsAck(pt *part, epoch int32, registration, offset int64) {
 	if epoch == a.epoch && !slices.Contains(a.under, registration) {
 		a.under = append(a.under, registration)
 	}
-	a.most = max(a.most, offset)
+	a.most, a.in[epoch] = max(a.most, offset), max(a.in[epoch], offset)
 	if real := pt.node.durable[pt.ref]; offset > real {
 		c.fail(invAckFlushed, "%s acknowledges %d, on its disk is %d", pt.name(), offset, real)
 	}

@@ -86,10 +86,14 @@ func (w *world) newStream(leader, follower *proc) *stream {
 // send delivers a message to one end. A message that the network loses, or that comes twice or too late, breaks the stream a while later: a
 // real connection would never hand it over like that, but the machines have to be safe even then.
 func (st *stream) send(end int, deliver func()) {
+	from, to := st.ends[1-end], st.ends[end]
 	if st.broken {
+		if !st.told[1-end] && !st.faults.calmed && st.chance(0.3) {
+			st.cov.hit(LateMessages) // on the way while the other end hung up
+			st.after(st.between(0, time.Second), func() { to.do(deliver) })
+		}
 		return
 	}
-	from, to := st.ends[1-end], st.ends[end]
 	if st.net.severed(from.node, to.node) {
 		st.tear(st.between(300*time.Millisecond, 3*time.Second))
 		return
