@@ -7,13 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
+	"runnel.dev/runnel/broker/storage"
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/testcluster"
+	"runnel.dev/runnel/internal/vfs/errorfs"
+	"runnel.dev/runnel/internal/vfs/memfs"
 )
 
 // startBrokers starts several brokers with short time-outs in the shared etcd.
@@ -338,4 +342,62 @@ func TestChangeReplicas(t *testing.T) {
 	if _, err := api.UpdateTopic(bounded(t), &runnelv1.UpdateTopicRequest{Name: "t", Replicas: 4}); err == nil {
 		t.Error("more replicas than brokers")
 	}
+}
+
+// A leader that is cut off, from etcd too, acknowledges nothing that the others do not know of; back on the network it follows.
+func TestACutOffLeaderIsReplacedAndFollows(t *testing.T) {
+	t.Parallel()
+	c := startBrokers(t, 3)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 3, 3)
+	inSync(t, cl, "t", 3)
+	l := startLoad(t, cl, "t", 3)
+	l.goesOn(200)
+	for id := range int32(3) {
+		b := c.Broker(id + 1)
+		b.Cut()
+		testcluster.Eventually(t, func() error {
+			for _, p := range partitions(t, cl, "t") {
+				if p.Leader == id+1 || p.Leader < 0 {
+					return fmt.Errorf("partition %d is led by %d", p.Partition, p.Leader)
+				}
+			}
+			return nil
+		})
+		l.goesOn(200)
+		b.Heal()
+		inSync(t, cl, "t", 3)
+		l.goesOn(200)
+	}
+	l.check()
+}
+
+// A disk whose sync fails ends its broker. The others lead on, and what was acknowledged is there.
+func TestAFailedSyncHandsOver(t *testing.T) {
+	t.Parallel()
+	disks := map[int32]*errorfs.FS{}
+	c := testcluster.New(t, testcluster.Options{Etcd: shared, Brokers: -1, Configure: func(c *config.Config) {
+		c.Replication.LagTimeout = config.Duration(time.Second)
+	}})
+	for id := range int32(3) {
+		b := c.AddBroker(id + 1)
+		disks[id+1] = errorfs.Wrap(memfs.New(), nil)
+		b.FS, b.Config.Storage.DataDir = disks[id+1], "/data"
+		b.Start()
+	}
+	cl := c.Client()
+	createReplicated(t, cl, "t", 1, 3)
+	led := inSync(t, cl, "t", 3)[0].Leader
+	l := startLoad(t, cl, "t", 1)
+	l.goesOn(200)
+	disks[led].SetInjector(failSyncs)
+	var failed *storage.SyncFailedError
+	if err := c.Broker(led).Wait(); !errors.As(err, &failed) {
+		t.Fatalf("the broker ended with %v", err)
+	}
+	l.goesOn(200)
+	if now := inSync(t, cl, "t", 2)[0].Leader; now == led {
+		t.Errorf("broker %d still leads", led)
+	}
+	l.check()
 }
