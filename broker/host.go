@@ -82,12 +82,14 @@ type host struct {
 	ctx     context.Context        // of the pass, without its end
 	applied map[ids.TopicID]string // settings in force, as stored in the directories
 	saved   metadata.Position
+	// held are the epochs that this broker takes no part in before a position is saved.
+	held map[metadata.PartitionRef]int32
 }
 
 func newHost(c hostConfig) *host {
 	h := &host{
 		hostConfig: c, defaults: c.view.defaults, origin: c.clk.Now(), workers: partition.NewWorkers(diskWorkers), resets: partition.NewWorkers(resetWorkers),
-		applied: map[ids.TopicID]string{}, again: make(chan struct{}, 1),
+		applied: map[ids.TopicID]string{}, held: map[metadata.PartitionRef]int32{}, again: make(chan struct{}, 1),
 	}
 	h.missing.Store(-1)
 	return h
@@ -111,7 +113,7 @@ func (h *host) Run(ctx context.Context) error {
 	tick := h.clk.NewTicker(hostInterval)
 	defer tick.Stop()
 	var last *metadata.State
-	damaged := 0
+	damaged, failed := 0, false
 	for {
 		// A registration that lapsed is replaced by a newer one while this runs.
 		state, err := h.cache.WaitRevision(ctx, h.reg.Epoch())
@@ -121,7 +123,7 @@ func (h *host) Run(ctx context.Context) error {
 		if h.seen != nil {
 			h.seen(state)
 		}
-		failed := h.pass(ctx, state, last)
+		failed = h.pass(ctx, state, last) || failed && last != nil // a look at what changed makes up for nothing that failed before
 		last = state
 		for again := false; !again; {
 			select {
@@ -196,15 +198,18 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // pass brings everything that changed from last (nil: all) to state into effect. It reports whether something has to be tried again.
 func (h *host) pass(ctx context.Context, state, last *metadata.State) (failed bool) {
-	if err := h.savePosition(state.Position()); err != nil {
-		h.lg.Error("saving the metadata position failed", "error", err)
-		return true // leading under an epoch that a restart may not remember is not safe
-	}
+	unsaved := h.savePosition(state.Position())
 	var work plan
 	for _, t := range h.changed(state, last) {
 		work.add(h, state, t)
 	}
-	failed = h.carryOut(ctx, &work)
+	if unsaved != nil {
+		h.lg.Error("saving the metadata position failed", "error", unsaved)
+		work.withhold(h)
+	} else {
+		clear(h.held)
+	}
+	failed = h.carryOut(ctx, &work) || unsaved != nil
 	h.missing.Store(h.countMissing(state))
 	h.view.publish(state)
 	return failed

@@ -193,7 +193,7 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// A position that cannot be saved holds everything back: leading under an epoch that a restart may not remember is not safe.
+// A position that cannot be saved holds back what is new: leading under an epoch that a restart may not remember is not safe.
 func TestPassSavesThePositionFirst(t *testing.T) {
 	f := newFixture(t)
 	tp := topic("t")
@@ -207,13 +207,73 @@ func TestPassSavesThePositionFirst(t *testing.T) {
 	if _, ok := f.store.Log(tp.ID, 0); ok {
 		t.Error("a directory was made")
 	}
-	if f.view.Snapshot().Revision != 10 {
-		t.Errorf("clients see revision %d", f.view.Snapshot().Revision)
-	}
 	f.disk.SetCapacity(1 << 40)
 	f.pass(t.Context(), state(11, []*metadata.Topic{tp}, part(tp)), nil)
 	if _, ok := f.store.Log(tp.ID, 0); !ok || f.view.Snapshot().Revision != 11 {
 		t.Error("the pass was not made up for")
+	}
+}
+
+// A full disk does not keep a leader in office that others have replaced, and nothing new begins before the position is saved.
+func TestPassOnAFullDiskEndsLeading(t *testing.T) {
+	f := newFixture(t)
+	var topics []*metadata.Topic
+	var parts []*metadata.Partition
+	for _, name := range []string{"replaced", "shrunk", "elected", "deleted"} {
+		tp := topic(name)
+		topics, parts = append(topics, tp), append(parts, f.led(part(tp), f.log(part(tp))))
+	}
+	if f.pass(t.Context(), state(10, topics, parts...), nil) {
+		t.Fatal("nothing can have failed")
+	}
+	role := func(i int) partition.Role {
+		p, ok := f.lookup(parts[i].PartitionRef)
+		if !ok {
+			t.Fatalf("%s is not here", topics[i].Name)
+		}
+		return p.Role()
+	}
+	replaced := elsewhere(parts[0])
+	replaced.LeaderEpoch, replaced.Revision = 2, 11
+	replaced.ISR = append(replaced.ISR, parts[0].ISR...)
+	shrunk := parts[1].Clone()
+	shrunk.Revision = 11
+	elected := f.led(parts[2], parts[2].ISR[0].LogID)
+	elected.LeaderEpoch, elected.Revision = 2, 11
+	gone := *topics[3]
+	gone.State = metadata.TopicDeleting
+	now := state(11, []*metadata.Topic{topics[0], topics[1], topics[2], &gone}, replaced, shrunk, elected, parts[3])
+
+	f.disk.SetCapacity(1)
+	for range 2 {
+		if !f.pass(t.Context(), now, nil) {
+			t.Error("the pass says that all is well")
+		}
+		if r := role(0); r.Leading || r.LeaderID != me+1 {
+			t.Errorf("the one that was replaced: %+v", r)
+		}
+		if p, _ := f.lookup(parts[0].PartitionRef); p.Status().Replication.Following != "" {
+			t.Errorf("it follows in an epoch that a restart may not remember: %q", p.Status().Replication.Following)
+		}
+		if r := role(1); !r.Leading || r.Epoch != 1 {
+			t.Errorf("a change within its epoch ends a leadership: %+v", r)
+		}
+		if r := role(2); !r.Leading || r.Epoch != 1 {
+			t.Errorf("a new epoch: %+v", r)
+		}
+		if _, ok := f.store.Log(gone.ID, 0); ok {
+			t.Error("a deleted topic keeps the disk full")
+		}
+	}
+	f.disk.SetCapacity(1 << 40)
+	if f.pass(t.Context(), now, nil) {
+		t.Error("with space again something fails")
+	}
+	if r := role(2); !r.Leading || r.Epoch != 2 {
+		t.Errorf("with space again: %+v", r)
+	}
+	if p, _ := f.lookup(parts[0].PartitionRef); p.Status().Replication.Following == "" {
+		t.Error("with space again it follows nobody")
 	}
 }
 
