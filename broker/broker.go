@@ -208,11 +208,11 @@ func closeAll(ls []server.Listener) {
 	}
 }
 
-// retry repeats f for as long as etcd does not answer.
+// retry repeats f for as long as etcd does not answer. That it is being recovered is an answer.
 func retry[T any](ctx context.Context, b *Broker, what string, f func(context.Context) (T, error)) (T, error) {
 	for {
 		v, err := f(ctx)
-		if !errors.Is(err, metadata.ErrUnavailable) || ctx.Err() != nil {
+		if !errors.Is(err, metadata.ErrUnavailable) || errors.Is(err, metadata.ErrRecovering) || ctx.Err() != nil {
 			return v, err
 		}
 		b.lg.Warn("etcd does not answer; will retry", "step", what, "endpoints", b.cfg.Etcd.Endpoints, "error", err)

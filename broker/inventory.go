@@ -40,14 +40,19 @@ func (b *Broker) inventory(ctx context.Context, store *storage.Store) (replicati
 	}
 	id := store.StorageID()
 	out := replication.Inventory{Snapshot: snapshot, Header: &runnelv1.InventoryHeader{
-		ClusterId: store.ClusterID(), BrokerId: b.cfg.BrokerID, StorageId: id[:], MetadataClusterId: at.ClusterID, Era: at.Era, Revision: at.Revision,
+		ClusterId: store.ClusterID(), BrokerId: b.cfg.BrokerID, StorageId: id[:], MetadataClusterId: at.ClusterID, EtcdClusterId: at.EtcdClusterID,
+		Era: at.Era, Revision: at.Revision,
 	}}
 	for _, l := range logs {
-		out.Logs = append(out.Logs, &runnelv1.InventoryLog{
+		entry := &runnelv1.InventoryLog{
 			TopicId: l.Ref.TopicID[:], Partition: l.Ref.Partition, TopicName: l.TopicName, TopicConfig: l.TopicConfig, LogId: l.LogID[:],
-			AdoptedEpoch: l.AdoptedEpoch, LatestEpoch: l.LatestEpoch, LogStart: l.LogStart, LogEnd: l.End, MaxProducerId: l.MaxProducerID,
+			AdoptedEpoch: l.AdoptedEpoch, LatestEpoch: l.LatestEpoch, LogStart: l.LogStart, LogEnd: l.Flushed, MaxProducerId: l.MaxProducerID,
 			Health: l.Health.String(),
-		})
+		}
+		for _, e := range l.Epochs {
+			entry.Epochs = append(entry.Epochs, &runnelv1.EpochStart{Epoch: e.Epoch, StartOffset: e.Start})
+		}
+		out.Logs = append(out.Logs, entry)
 	}
 	return out, nil
 }

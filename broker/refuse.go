@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,36 +28,44 @@ const refusePoll = time.Second
 const refuseAfter = 100 * time.Millisecond
 
 // refusable reports whether an etcd that a broker met is this cluster's, but older than what the broker has seen, or one that has been
-// set up anew: what `runnel etcd recover` is for. Another cluster's is a mistake in the settings.
+// set up anew, or is being recovered: what `runnel etcd recover` is for. Another cluster's is a mistake in the settings.
 func refusable(err error) bool {
 	if foreign, ok := errors.AsType[*metadata.ForeignEtcdError](err); ok {
 		return foreign.What != "cluster id"
 	}
-	return errors.Is(err, metadata.ErrOlderEtcd)
+	return errors.Is(err, metadata.ErrOlderEtcd) || errors.Is(err, metadata.ErrRecovering)
 }
 
 // refuse keeps the broker up, and out of the cluster, until etcd has been recovered. Epochs that an older etcd would give out may have been
 // used already, so nothing is led and nothing registered; readiness says why, clients get a retriable error, and whoever recovers etcd can
-// ask what the data directory holds. It returns nil once etcd may be used, and p.store is open then.
+// ask what the data directory holds. It returns nil once etcd may be used. A directory that never belonged to a cluster has nothing to say:
+// its broker only waits, and p.store stays nil; else it is open then.
 func (b *Broker) refuse(ctx context.Context, p *parts, why error) error {
 	known, err := storage.LoadPosition(b.deps.FS, b.cfg.Storage.DataDir)
 	if err != nil {
 		return err
 	}
 	if known.ClusterID == "" {
-		return why
+		b.enter(why.Error())
+		b.lg.Warn("waiting until etcd was recovered", "reason", why)
+		return ignoreEnd(ctx, b.awaitRecovery(ctx, p, known, why))
 	}
 	p.cluster = known.ClusterID
 	if p.store, err = b.openStore(ctx, p); err != nil {
 		return err
 	}
-	reason := fmt.Sprintf("%v (cluster %s): bring the newest etcd back, or run `runnel etcd recover`", why, known.ClusterID)
-	b.enter(reason)
-	b.lg.Error("this etcd is refused; the broker serves nothing but its inventory until etcd was recovered", "reason", reason)
-	listeners, _, err := b.listen()
+	listeners, addresses, err := b.listen()
 	if err != nil {
 		return err
 	}
+	command := fmt.Sprintf("runnel etcd recover --endpoints %s --cluster %s --brokers %s,…",
+		strings.Join(b.cfg.Etcd.Endpoints, ","), b.cfg.Cluster, addresses[b.cfg.PeerListener().Name])
+	reason := fmt.Sprintf("%v (cluster %s): bring the newest etcd back and start this broker again, or run: %s", why, known.ClusterID, command)
+	if errors.Is(why, metadata.ErrRecovering) {
+		reason = fmt.Sprintf("%v (cluster %s): waiting for its end; if it was interrupted, it goes on with: %s --apply", why, known.ClusterID, command)
+	}
+	b.enter(reason)
+	b.lg.Error("this etcd is refused; the broker serves nothing but its inventory until etcd was recovered", "reason", reason)
 	metrics := &session{Registerer: b.deps.Registry}
 	defer metrics.end()
 	off := refusal{b: b, store: p.store, why: why}
@@ -69,17 +78,28 @@ func (b *Broker) refuse(ctx context.Context, p *parts, why error) error {
 		closeAll(listeners)
 		return err
 	}
-	return runLayers(ctx, layer{s.Run, func(ctx context.Context) error { return ignoreEnd(ctx, b.awaitRecovery(ctx, p)) }})
+	return runLayers(ctx, layer{s.Run, func(ctx context.Context) error { return ignoreEnd(ctx, b.awaitRecovery(ctx, p, known, why)) }})
 }
 
 // awaitRecovery returns nil once etcd may be used.
-func (b *Broker) awaitRecovery(ctx context.Context, p *parts) error {
-	for {
+//
+// An etcd that was older and is not any more is not trusted before a recovery has begun a new era: it may have been written to since it went
+// back, by a broker that knew no better, and so have come as far as this one had been. Somebody who has brought the newest one back
+// starts this broker again.
+func (b *Broker) awaitRecovery(ctx context.Context, p *parts, known storage.Position, why error) error {
+	for warned := false; ; {
 		if err := clock.Sleep(ctx, b.deps.Clock, refusePoll); err != nil {
 			return err
 		}
-		_, err := p.client.Bootstrap(ctx)
-		if err == nil || !refusable(err) && !errors.Is(err, metadata.ErrUnavailable) {
+		cluster, err := p.client.Bootstrap(ctx)
+		switch {
+		case err == nil && (cluster.Era > known.Era || errors.Is(why, metadata.ErrRecovering)):
+			return nil
+		case err == nil && !warned:
+			b.lg.Warn("this etcd is as far as it had been, in the same era: it may have been written to since it went back. If it is the newest one, start this "+
+				"broker again", "era", cluster.Era)
+			warned = true
+		case err != nil && !refusable(err) && !errors.Is(err, metadata.ErrUnavailable):
 			return err
 		}
 	}

@@ -84,7 +84,7 @@ func (c *Cache) Wait(ctx context.Context, cond func(*State) bool) (*State, error
 }
 
 // Run follows the metadata until ctx ends, and returns nil then. It returns an error only when going on would be wrong: etcd is another
-// one or has gone back in time (ErrForeignEtcd, ErrOlderEtcd), or Bootstrap has not succeeded.
+// one or has gone back in time (ErrForeignEtcd, ErrOlderEtcd), a recovery has begun (ErrRecovering), or Bootstrap has not succeeded.
 func (c *Cache) Run(ctx context.Context) error {
 	var next [2]int64
 	var wait backOff
@@ -94,7 +94,7 @@ func (c *Cache) Run(ctx context.Context) error {
 			break
 		}
 		switch {
-		case errors.Is(err, ErrForeignEtcd), errors.Is(err, ErrOlderEtcd), errors.Is(err, ErrNotBootstrapped):
+		case errors.Is(err, ErrForeignEtcd), errors.Is(err, ErrOlderEtcd), errors.Is(err, ErrNotBootstrapped), errors.Is(err, ErrRecovering):
 			return err
 		case errors.Is(err, rpctypes.ErrCompacted):
 			c.client.lg.Warn("the watch's place was compacted away, listing again", "revision", min(next[0], next[1]))
@@ -269,10 +269,14 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 	return true, nil
 }
 
-// sameEra: a process lives in one era. What it remembers of revisions and epochs means nothing in another one.
+// sameEra: a process lives in one era. What it remembers of revisions and epochs means nothing in another one. A recovery, which will
+// begin another era, needs everybody to stop.
 func (c *Cache) sameEra(b *stateBuilder) error {
 	if era := c.client.Position().Era; b.cluster != nil && b.cluster.Era != era {
 		return &ForeignEtcdError{What: "era", Want: fmt.Sprint(era), Got: fmt.Sprint(b.cluster.Era)}
+	}
+	if b.cluster != nil && b.cluster.Recovery != nil {
+		return &UnavailableError{Op: "watch", Err: ErrRecovering}
 	}
 	return nil
 }

@@ -82,10 +82,35 @@ func (pl *planner) gather() error {
 			pl.add(fmt.Sprintf("snapshot of %s (era %d, revision %d)", taken, s.Position.Era, s.Position.Revision), s)
 		}
 	}
+	if pl.in.Etcd != nil && len(pl.sources) > 0 && pl.sources[0].snap == pl.in.Etcd {
+		pl.compareWithEtcd(pl.sources[0], pl.sources[1:])
+	}
 	slices.SortStableFunc(pl.sources, func(a, b *source) int {
 		return cmp.Or(cmp.Compare(b.snap.Position.Era, a.snap.Position.Era), cmp.Compare(b.revision, a.revision))
 	})
 	return nil
+}
+
+// compareWithEtcd finds an etcd that was older than a snapshot and has been written to since, maybe beyond the snapshot's revision: in one
+// history no key goes back.
+func (pl *planner) compareWithEtcd(etcd *source, snapshots []*source) {
+	now := map[string]int64{}
+	for _, kv := range etcd.snap.Keys {
+		now[kv.Key] = kv.Revision
+	}
+	for _, s := range snapshots {
+		if s.snap.Position.Era != etcd.snap.Position.Era {
+			continue
+		}
+		for _, kv := range s.snap.Keys {
+			if at, ok := now[kv.Key]; ok && at < kv.Revision {
+				pl.find(SeverityWarning, "", -1, "%s is older than the %s: %s was written at revision %d there, at %d here. What was written to it since it went "+
+					"back is not used", etcd.name, s.name, kv.Key, kv.Revision, at)
+				etcd.revision = 0
+				return
+			}
+		}
+	}
 }
 
 func (pl *planner) add(name string, snap *Snapshot) {

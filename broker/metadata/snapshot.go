@@ -14,7 +14,7 @@ type Snapshot struct {
 	Cluster string
 	// Position says where in the metadata's history this was. ClusterID and Era are empty when etcd had no cluster.
 	Position Position
-	// Recovering is true when a recovery was under way: what was there is neither what was before nor what comes after.
+	// Recovering is true when a recovery was writing: what was there is neither what was before nor what comes after.
 	Recovering bool
 	// Taken is when it was read.
 	Taken time.Time
@@ -84,7 +84,7 @@ func (c *Client) ReadPrefix(ctx context.Context) (*Snapshot, error) {
 				if err != nil {
 					return nil, err
 				}
-				s.Position.ClusterID, s.Position.Era, s.Recovering = cluster.ID, cluster.Era, cluster.Recovery != nil
+				s.Position.ClusterID, s.Position.Era, s.Recovering = cluster.ID, cluster.Era, cluster.overwritten()
 			}
 			s.Keys = append(s.Keys, KV{Key: string(kv.Key[len(prefix):]), Value: string(kv.Value), Revision: kv.ModRevision})
 		}

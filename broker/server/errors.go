@@ -121,6 +121,10 @@ var rules = []rule{
 	{metadata.ErrTopicNotFound, codes.NotFound, "TOPIC_NOT_FOUND", false},
 	{metadata.ErrOwned, codes.FailedPrecondition, "TOPIC_OWNED", false},
 	{metadata.ErrConflict, codes.Aborted, "CONFLICT", true},
+	// Of a broker that waits for the metadata to be recovered: they come wrapped in ErrUnavailable.
+	{metadata.ErrOlderEtcd, codes.Unavailable, "METADATA_REFUSED", true},
+	{metadata.ErrForeignEtcd, codes.Unavailable, "METADATA_REFUSED", true},
+	{metadata.ErrRecovering, codes.Unavailable, "METADATA_RECOVERING", true},
 	{metadata.ErrUnavailable, codes.Unavailable, "METADATA_UNAVAILABLE", true},
 	{metadata.ErrNotBootstrapped, codes.Unavailable, "METADATA_UNAVAILABLE", true},
 	{metadata.ErrNotRegistered, codes.Unavailable, "METADATA_UNAVAILABLE", true},

@@ -95,6 +95,8 @@ func TestErrorTable(t *testing.T) {
 		{&log.SequenceError{Expected: 3, Got: 5}, "OUT_OF_ORDER_SEQUENCE", map[string]string{"value": "5", "expected": "3"}},
 		{&log.BatchTooLargeError{Size: 9, Limit: 5}, "BATCH_TOO_LARGE", map[string]string{"value": "9", "limit": "5"}},
 		{&metadata.UnavailableError{Op: "x", Err: status.Error(codes.DataLoss, "inner")}, "METADATA_UNAVAILABLE", nil},
+		{&metadata.UnavailableError{Op: "serve", Err: &metadata.OlderEtcdError{}}, "METADATA_REFUSED", nil},
+		{&metadata.UnavailableError{Op: "serve", Err: metadata.ErrRecovering}, "METADATA_RECOVERING", nil},
 		{
 			&topicconfig.InvalidError{Faults: []topicconfig.Fault{{Field: "f", Value: "9", Limit: "at most 5"}, {Field: "g", NotYet: true}}},
 			"INVALID_ARGUMENT",

@@ -23,6 +23,9 @@ type LogInventory struct {
 	LogStart, Flushed, End int64
 	// MaxProducerID is the largest producer id that the log has seen, as far as it remembers; -1: none.
 	MaxProducerID int64
+	// Epochs are the leader epochs of the log and where they begin, oldest first: two logs with the same ones, and the same Flushed, are
+	// the same. Empty for a damaged log.
+	Epochs []log.EpochStart
 	// Health says whether the log can be used. Of one that cannot, the rest is what the journal says.
 	Health log.Health
 }
@@ -61,6 +64,6 @@ func (s *Store) inventory(ref PartitionRef, p *partition) LogInventory {
 	o := p.log.Offsets()
 	in.AdoptedEpoch, in.LatestEpoch = p.log.AdoptedDurable(), p.log.LatestEpoch()
 	in.LogStart, in.Flushed, in.End = o.LogStart, o.Flushed, o.End
-	in.MaxProducerID = p.log.MaxProducerID()
+	in.MaxProducerID, in.Epochs = p.log.MaxProducerID(), p.log.Epochs()
 	return in
 }

@@ -72,6 +72,9 @@ func TestInventory(t *testing.T) {
 		in.TopicName != "orders" || string(in.TopicConfig) != "config" || in.LogID != s.mustLog(0).LogID() || in.Health != log.Online {
 		t.Fatalf("%+v", in)
 	}
+	if len(in.Epochs) != 2 || in.Epochs[0].Epoch != 5 || in.Epochs[0].Start > 3 || in.Epochs[1] != (log.EpochStart{Epoch: 6, Start: 30}) {
+		t.Errorf("epochs %+v", in.Epochs)
+	}
 	if in := before[2]; in.AdoptedEpoch != 12 || in.LatestEpoch != 7 || in.End != 30 || in.MaxProducerID != 200 {
 		t.Fatalf("%+v", in)
 	}

@@ -205,7 +205,7 @@ type Cluster struct {
 	FeatureLevel int32 `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	// Unix milliseconds.
 	CreatedMs int64 `protobuf:"varint,5,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
-	// Present while a recovery is under way: nobody registers, and what is in the other keys is neither old nor new.
+	// Present while a recovery is under way: nobody registers, brokers stop, and once it writes, what is in the other keys is neither old nor new.
 	Recovery *Recovery `protobuf:"bytes,6,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// 16 bytes: the plan whose recovery began this era; empty in the first one.
 	RecoveredBy   []byte `protobuf:"bytes,7,opt,name=recovered_by,json=recoveredBy,proto3" json:"recovered_by,omitempty"`
@@ -295,7 +295,8 @@ func (x *Cluster) GetRecoveredBy() []byte {
 // Recovery is a recovery of the metadata that has begun and is not finished.
 type Recovery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 16 bytes: identifies what is being written.
+	// 16 bytes: identifies what is being written. 0…01: nothing yet, brokers are to stop and to say what they have. 0…02: likewise, and what is
+	// in the other keys belongs to no cluster that is wanted.
 	PlanId []byte `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
 	// The era that begins when it is finished.
 	Era int64 `protobuf:"varint,2,opt,name=era,proto3" json:"era,omitempty"`
