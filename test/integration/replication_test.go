@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	grpcmetadata "google.golang.org/grpc/metadata"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
@@ -190,8 +192,22 @@ func TestProduceBelowTheMinimum(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What was appended before the leader noticed waits: each attempt gets a stream of its own, and little time.
+	conn := dial(t, c.Broker(led).Address())
 	testcluster.Eventually(t, func() error {
-		e := rawProduce(t, c.Broker(led).Address()).do(topic.ID, 0, batch(t, "refused")).GetError()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s, err := runnelv1.NewProducerClient(conn).Produce(grpcmetadata.AppendToOutgoingContext(ctx, "runnel-route", "direct"))
+		if err != nil {
+			return err
+		}
+		r := &raw{t, s}
+		r.send(1, topic.ID, 0, batch(t, "refused"))
+		resp, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		e := resp.GetError()
 		if e.GetReason() != "NOT_ENOUGH_REPLICAS" || !e.GetRetriable() || codes.Code(e.GetCode()) != codes.Unavailable {
 			return fmt.Errorf("answer %v", e)
 		}
