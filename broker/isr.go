@@ -118,8 +118,8 @@ func (w *isrWriter) write(ctx context.Context, work []*proposal) (open []*propos
 		case errors.As(r.Err, &unavailable):
 			pr.change.Unsettled = pr.change.Unsettled || unavailable.Unsettled
 			open = append(open, pr)
-		case errors.Is(r.Err, metadata.ErrNotRegistered), r.Err != nil && ctx.Err() != nil:
-			// Nothing was changed, and the leadership ends with the registration: until then both sets count.
+		case errors.Is(r.Err, metadata.ErrNotRegistered), r.Err != nil && (ctx.Err() != nil || pr.change.Unsettled):
+			// The registration is over, and the leadership ends with it; an attempt before may have been applied. Until then both sets count.
 		default:
 			if r.Err != nil {
 				w.lg.Debug("a change of an in-sync set was not made", "topic_id", pr.p.TopicID(), "partition", pr.p.Number(), "error", r.Err)

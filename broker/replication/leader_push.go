@@ -160,8 +160,11 @@ func (st *leaderStream) fill(s *leaderSub) (int, error) {
 	if lim.Epoch != s.epoch {
 		return 0, partition.ErrNotLeader
 	}
-	s.seen = lim
 	if r.Len == 0 {
+		if !s.p.Leads(s.epoch) { // the offsets may be those of a later epoch
+			return 0, partition.ErrNotLeader
+		}
+		s.seen = lim
 		return 0, nil
 	}
 	buf, b := st.l.cfg.Pool.Buffer(r.Len)
@@ -174,6 +177,7 @@ func (st *leaderStream) fill(s *leaderSub) (int, error) {
 		buf.Free()
 		return 0, partition.ErrNotLeader
 	}
+	s.seen = lim
 	f := &st.frame
 	f.SubscriptionID, f.LeaderEpoch, f.BaseOffset = s.id, s.epoch, r.First
 	f.HighWatermark, f.LogStartWanted, f.LogStartPublished = lim.HighWatermark, lim.LogStartWanted, lim.LogStartPublished

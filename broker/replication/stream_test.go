@@ -155,6 +155,27 @@ func TestLeaderThatLostTheEpochSendsNothingMore(t *testing.T) {
 	src.until("the end", func() bool { return src.gone[1] == 1 })
 }
 
+// The same without batches: what the partition says of its offsets may be those of a later epoch, which a follower of this one must not take.
+func TestLeaderThatLostTheEpochSendsNoOffsets(t *testing.T) {
+	a, b := pair(t, Settings{})
+	src := newSource(t, 0)
+	a.host(src, 0)
+	src.append(100)
+	dst := newSink(t, b.followers, 0)
+	dst.subscribe(1)
+	src.until("the ack", func() bool { return src.acked[1] == 1 })
+	src.mu.Lock()
+	src.deposed = true
+	src.mu.Unlock()
+	src.host.Sync()
+	src.log.SetHighWatermark(1)
+	src.progress()
+	dst.until("the refusal", func() bool { return len(dst.refused) == 1 && dst.refused[0] == replica.ReasonNotLeader })
+	if dst.hw != 0 {
+		t.Fatal("a high watermark came after leadership was lost")
+	}
+}
+
 func TestUnsubscribeAndSubscribeAnewOverTakes(t *testing.T) {
 	a, b := pair(t, Settings{})
 	src := newSource(t, 0)
