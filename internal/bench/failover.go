@@ -81,7 +81,7 @@ type FailoverResult struct {
 }
 
 // Failover produces to every partition at a steady rate, strikes leaders, and measures for how long the partitions that they led had no
-// acknowledgements. Afterwards it reads everything and judges it.
+// acknowledgements. Afterwards it reads everything and judges it, also when a record was not acknowledged, which is an error.
 func Failover(ctx context.Context, c *client.Client, faults Faults, o FailoverOptions) (FailoverResult, error) {
 	if err := o.Validate(); err != nil {
 		return FailoverResult{}, err
@@ -103,11 +103,9 @@ func Failover(ctx context.Context, c *client.Client, faults Faults, o FailoverOp
 	result.Rounds, err = f.rounds(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if stopErr := w.Stop(closing); stopErr != nil && ctx.Err() == nil {
-		err = errors.Join(err, stopErr)
-	}
-	if err != nil {
-		return result, err
+	stopErr := w.Stop(closing)
+	if err != nil || ctx.Err() != nil {
+		return result, errors.Join(err, ctx.Err())
 	}
 	l := newLatencies()
 	for _, r := range result.Rounds {
@@ -118,7 +116,7 @@ func Failover(ctx context.Context, c *client.Client, faults Faults, o FailoverOp
 	result.Unavailability = *l.summary()
 	reads, err := workload.ReadAll(ctx, c, o.Topic, failoverFiller)
 	result.History = history.Check(w.History(), reads)
-	return result, err
+	return result, errors.Join(stopErr, err)
 }
 
 type failover struct {

@@ -85,10 +85,10 @@ func (a *app) failover(ctx context.Context, cluster *devcluster.Cluster, faults 
 		fmt.Fprintf(a.Err, "round %d: broker %d%s: %v\n", r.Number, r.Broker, controllerMark(r.Controller), roundDurations(r.Gaps))
 	}
 	result, err := bench.Failover(ctx, cl, faults, o)
-	if err != nil {
-		return err
+	if result.History.Sent > 0 {
+		err = errors.Join(err, a.printFailover(f.fault, result))
 	}
-	if err := a.printFailover(f.fault, result); err != nil {
+	if err != nil {
 		return err
 	}
 	if !result.History.OK() {
