@@ -75,3 +75,6 @@ func (c *Client) Registered(ctx context.Context) ([]*Broker, error) {
 	}
 	return out, nil
 }
+
+// Contents decodes a snapshot. What cannot be read is left out, and in the error.
+func (s *Snapshot) Contents() (Contents, error) { return relative.Decode(s.Position, s.Keys) }

@@ -63,8 +63,8 @@ func newLogger(w io.Writer, c config.Log) *slog.Logger {
 }
 
 func (a *app) etcdCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "etcd", Short: "Run the metadata store", Args: cobra.ArbitraryArgs, RunE: group}
-	cmd.AddCommand(a.etcdServeCommand())
+	cmd := &cobra.Command{Use: "etcd", Short: "Run the metadata store, and bring its contents back", Args: cobra.ArbitraryArgs, RunE: group}
+	cmd.AddCommand(a.etcdServeCommand(), a.etcdRecoverCommand())
 	return cmd
 }
 
