@@ -40,6 +40,7 @@ const EtcdName = "etcd"
 const (
 	startTimeout = 60 * time.Second
 	stopTimeout  = 40 * time.Second
+	pauseTimeout = 5 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
@@ -370,10 +371,15 @@ func (c *Cluster) Abort(ctx context.Context, name string) error {
 	return waitGone(ctx, p)
 }
 
-// Pause stops one process where it is (SIGSTOP); Resume lets it go on.
+// Pause stops one process where it is (SIGSTOP), and returns once it stands still; Resume lets it go on.
 func (c *Cluster) Pause(name string) error {
-	_, err := c.signal(name, syscall.SIGSTOP)
-	return err
+	p, err := c.signal(name, syscall.SIGSTOP)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pauseTimeout)
+	defer cancel()
+	return poll(ctx, func() (bool, error) { return !p.Alive() || p.stopped(), nil })
 }
 
 // Resume lets a paused process go on.

@@ -202,24 +202,44 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
+// Fields of /proc/PID/stat behind the name.
+const (
+	statState   = 0
+	statThreads = 17
+	statStart   = 19
+)
+
+// stat reads what the kernel says of a process, nil when it is gone.
+func stat(pid int) []string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	// The name in parentheses may hold anything; the fields behind its last parenthesis begin with the state.
+	if fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])); len(fields) > statStart {
+		return fields
+	}
+	return nil
+}
+
 // processStart reads a process's start time. A zombie counts as ended, unless other threads of it are still on their way out: they hold
 // its ports and files.
 func processStart(pid int) (ticks uint64, running bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
+	fields := stat(pid)
+	if fields == nil {
 		return 0, false
 	}
-	// The name in parentheses may hold anything; the fields behind its last parenthesis begin with the state, field 3.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	const state, threads, start = 0, 17, 19
-	if len(fields) <= start {
+	if n, err := strconv.Atoi(fields[statThreads]); fields[statState] == "X" || fields[statState] == "Z" && (err != nil || n <= 1) {
 		return 0, false
 	}
-	if n, err := strconv.Atoi(fields[threads]); fields[state] == "X" || fields[state] == "Z" && (err != nil || n <= 1) {
-		return 0, false
-	}
-	ticks, err = strconv.ParseUint(fields[start], 10, 64)
+	ticks, err := strconv.ParseUint(fields[statStart], 10, 64)
 	return ticks, err == nil
+}
+
+// stopped says whether the process stands still because of a signal.
+func (p Process) stopped() bool {
+	fields := stat(p.PID)
+	return fields != nil && fields[statState] == "T"
 }
 
 // choosePorts returns two ports for each member of etcd, then two for each broker. With a base, broker i has base+10i and the next, and etcd's
