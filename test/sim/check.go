@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"runnel.dev/runnel/broker/metadata"
+	"runnel.dev/runnel/broker/replica"
 	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/record"
 )
@@ -223,6 +224,29 @@ func (c *checker) everyMember(pt *part, l *ledger, hw int64) {
 		}
 		if acked < hw {
 			c.fail(invHWAcked, "%s commits up to %d in epoch %d, %d/%s has acknowledged %d", pt.name(), hw, st.Epoch, m.BrokerID, short(m.LogID), acked)
+		}
+	}
+}
+
+// proposes: a leader wants another in-sync set. Who is new has acknowledged, in this epoch and as the log that the entry names, all that is committed
+// and all that may have been before the epoch.
+func (c *checker) proposes(pt *part, e *replica.Effect) {
+	if c.ledgers[pt.index].forced || !pt.status.Leading || pt.status.Epoch != e.Epoch {
+		return
+	}
+	for _, added := range e.Added {
+		for _, m := range e.ISR {
+			if m.BrokerID != added.BrokerID {
+				continue
+			}
+			acked := int64(-1)
+			if a := c.acks[m.LogID]; a != nil {
+				acked = a.in[e.Epoch]
+			}
+			if acked < pt.status.EpochStart {
+				c.fail(invGrowth, "%s proposes %d/%s in epoch %d, which starts at %d, and it has acknowledged %d", pt.name(), m.BrokerID, short(m.LogID), e.Epoch,
+					pt.status.EpochStart, acked)
+			}
 		}
 	}
 }

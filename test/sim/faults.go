@@ -28,7 +28,7 @@ func (w *world) choose() {
 	k.watchLag = pick(w.sched, []float64{0, 0.05, 0.3})
 	k.produceGap = pick(w.sched, []time.Duration{30 * time.Millisecond, 80 * time.Millisecond, 200 * time.Millisecond})
 	w.class = class{
-		losses: w.chance(0.6), reassigns: w.chance(0.4), unclean: w.chance(0.04), rollbacks: w.chance(0.04),
+		losses: w.chance(0.6), reassigns: w.chance(0.4), unclean: w.chance(0.08), rollbacks: w.chance(0.1),
 		gap: pick(w.sched, []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, 2500 * time.Millisecond}),
 	}
 	w.tracef("knobs %+v class %+v", *k, w.class)
@@ -72,7 +72,7 @@ func newFaults(w *world) *faults {
 		{6, f.loseDisk},
 		{6, f.loseLog},
 		{3, f.nearby},
-		{6, f.rollBack},
+		{12, f.rollBack},
 		{4, f.reassign},
 		{2, f.drain},
 		{3, f.forceLeader},

@@ -27,7 +27,7 @@ func (pt *part) subscribe(e *replica.Effect) {
 		return
 	}
 	st := pt.newStream(leader.proc, pt.proc)
-	pt.stream, st.peerEpoch = st, pt.epoch
+	pt.stream, st.peerEpoch, st.follower = st, pt.epoch, pt
 	st.onBreak[toFollower] = func() {
 		if pt.stream == st {
 			pt.stream = nil
@@ -58,6 +58,10 @@ func (pt *part) fromLeader(ev replica.Event, batches []byte) {
 		return
 	}
 	if batches == nil {
+		if ev.Kind == replica.EventGranted {
+			pt.return_(pt.ghost)
+			pt.ghost = nil
+		}
 		pt.step(ev)
 		return
 	}

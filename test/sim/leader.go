@@ -135,6 +135,7 @@ func (pt *part) propose(e *replica.Effect) {
 	for _, a := range e.Added {
 		ch.Added = append(ch.Added, metadata.AddedMember(a))
 	}
+	pt.check.proposes(pt, e)
 	pt.tracef("%s proposes %s at %d", pt.name(), members(ch.ISR), base.Revision)
 	pt.proposeAgain(e.Proposal, ch)
 }
@@ -192,7 +193,7 @@ func (pt *part) accept(follower *part, theirs replica.Session, st *stream, ev re
 	pt.lastSession++
 	s := &sub{session: pt.lastSession, follower: follower, theirs: theirs, epoch: ev.PeerEpoch, stream: st, hw: -1, wanted: -1, published: -1}
 	pt.subs = append(pt.subs, s)
-	st.session = s.session
+	st.session, st.leader = s.session, pt
 	st.onBreak[toLeader] = func() { pt.gone(s) }
 	ev.Kind, ev.Session, ev.PeerSession = replica.EventSubscribe, s.session, theirs
 	pt.step(ev)
@@ -244,6 +245,7 @@ func (pt *part) answerSub(e *replica.Effect) {
 	}
 	s.stream.send(toFollower, func() { f.fromLeader(ev, nil) })
 	if e.Kind == replica.EffectGrant {
+		pt.return_(pt.ghosts[f.node.id])
 		pt.pump(s)
 	}
 }

@@ -24,14 +24,14 @@ func (f *faults) rollBack() {
 		if f.calmed || n.disk.storage != past.storage {
 			return
 		}
-		f.kill(n, func() {
-			f.tracef("disk of %d is rolled back", n.id)
-			n.disk = &past
-			refs, _ := n.logs()
-			for _, ref := range refs {
-				f.check.ledger(ref).forced = true
-			}
-		})
+		n.crash(true)
+		f.tracef("disk of %d is rolled back", n.id)
+		n.disk = &past
+		refs, _ := n.logs()
+		for _, ref := range refs {
+			f.check.ledger(ref).forced = true
+		}
+		f.after(f.between(20*time.Millisecond, 200*time.Millisecond), n.start)
 	})
 }
 

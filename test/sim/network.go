@@ -75,6 +75,8 @@ type stream struct {
 	// What the subscription was made with: its number at the leader, and the follower's registration.
 	session   replica.Session
 	peerEpoch int64
+	// The two replicas, as far as the leader's is known already.
+	leader, follower *part
 }
 
 func (w *world) newStream(leader, follower *proc) *stream {
@@ -88,6 +90,7 @@ func (w *world) newStream(leader, follower *proc) *stream {
 func (st *stream) send(end int, deliver func()) {
 	from, to := st.ends[1-end], st.ends[end]
 	if st.broken {
+		st.remember(end, deliver)
 		if !st.told[1-end] && !st.faults.calmed && st.chance(0.3) {
 			st.cov.hit(LateMessages) // on the way while the other end hung up
 			st.after(st.between(0, time.Second), func() { to.do(deliver) })
@@ -95,6 +98,7 @@ func (st *stream) send(end int, deliver func()) {
 		return
 	}
 	if st.net.severed(from.node, to.node) {
+		st.remember(end, deliver)
 		st.tear(st.between(300*time.Millisecond, 3*time.Second))
 		return
 	}
@@ -128,11 +132,34 @@ func (st *stream) send(end int, deliver func()) {
 
 // haunt delivers the newest message of a stream that has ended once more, much later: whoever gets it has to know that it is of the past.
 func (st *stream) haunt() {
+	st.remember(toLeader, st.newest[toLeader])
 	for end, deliver := range st.newest {
 		if to := st.ends[end]; deliver != nil && !st.faults.calmed && st.chance(0.5) {
 			st.cov.hit(LateMessages)
 			st.after(st.between(0, 3*time.Second), func() { to.do(deliver) })
 		}
+	}
+}
+
+// remember keeps a message that did not arrive: it comes when the next stream between the two has just been granted.
+func (st *stream) remember(end int, deliver func()) {
+	switch {
+	case deliver == nil || st.leader == nil:
+	case end == toFollower && st.follower.ghost == nil:
+		st.follower.ghost = deliver
+	case end == toLeader:
+		if st.leader.ghosts == nil {
+			st.leader.ghosts = map[int32]func(){}
+		}
+		st.leader.ghosts[st.follower.node.id] = deliver
+	}
+}
+
+// return_ delivers what was remembered, now and then.
+func (pt *part) return_(deliver func()) {
+	if deliver != nil && !pt.faults.calmed && pt.chance(0.4) {
+		pt.cov.hit(LateMessages)
+		pt.later(pt.between(0, 3*time.Millisecond), deliver)
 	}
 }
 

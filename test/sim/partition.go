@@ -38,10 +38,12 @@ type part struct {
 	waiting     []waiting
 	subs        []*sub
 	lastSession replica.Session
+	ghosts      map[int32]func() // by follower
 
 	// follower
 	session replica.Session
 	stream  *stream
+	ghost   func()
 }
 
 // held lets a log be replaced under the machine.

@@ -88,7 +88,7 @@ var mutants = []mutant{
 	{
 		name: "the controller shrinks the in-sync set below the minimum",
 		file: "broker/controller/elect.go",
-		old:  "	dead = dead[:min(len(dead), len(p.ISR)-max(minISR, 1))]\n",
+		old:  "	dead = dead[:min(len(dead), spare)]\n",
 		text: "	dead = dead[:min(len(dead), len(p.ISR)-1)]\n",
 	},
 	{
@@ -158,9 +158,9 @@ var mutants = []mutant{
 		text: "	if rec != nil {\n",
 	},
 	{
-		name: "state older than the registration is acted on",
-		file: "test/sim/broker.go",
-		old:  "	if s.Revision() < p.epoch {\n		return\n	}\n	if own",
-		text: "	if own",
+		name: "what was true under an earlier registration is acted on",
+		file: "broker/replica/follower.go",
+		old:  "registration: r.brokerEpoch, self: r.self}",
+		text: "self: r.self}",
 	},
 }
