@@ -138,6 +138,7 @@ func follower(r *runnelv1.ReplicaStatus, f *replica.FollowerStatus, s partition.
 		}
 	}
 	switch {
+	case !r.GetBrokerLive() && !f.InSync: // what it had acknowledged is known, and it is not getting on
 	case f.InSync:
 		r.State, r.Detail = runnelv1.ReplicaState_REPLICA_STATE_IN_SYNC, ""
 	case f.Acked < 0:
