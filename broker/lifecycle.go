@@ -19,7 +19,7 @@ const readinessInterval = 50 * time.Millisecond
 // stopGrace is what ending may take beyond ShutdownTimeout: syncing what was written, giving the registration back.
 const stopGrace = 10 * time.Second
 
-// ErrStopTimedOut: parts of the broker have not ended in time after it was told to stop.
+// ErrStopTimedOut says that parts of the broker have not ended in time after it was told to stop.
 var ErrStopTimedOut = errors.New("the broker did not stop in time")
 
 // bounded runs f, and leaves it behind when it has not returned within limit of the end of ctx.

@@ -152,11 +152,11 @@ func TestBoundedReturnsWhatItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := errors.New("own")
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := bounded(ctx, clock.System(), 0, quiet, func(context.Context) error { time.Sleep(time.Hour); return own }); !errors.Is(err, own) {
+		if err := bounded(ctx, clock.System(), 0, quiet, func(context.Context) error { <-time.After(time.Hour); return own }); !errors.Is(err, own) {
 			t.Errorf("before the end: %v", err)
 		}
 		cancel()
-		err := bounded(ctx, clock.System(), time.Second, quiet, func(ctx context.Context) error { <-ctx.Done(); time.Sleep(time.Second / 2); return own })
+		err := bounded(ctx, clock.System(), time.Second, quiet, func(ctx context.Context) error { <-ctx.Done(); <-time.After(time.Second / 2); return own })
 		if !errors.Is(err, own) {
 			t.Errorf("after the end: %v", err)
 		}
@@ -172,11 +172,11 @@ func TestCallsInFlightGetWhatTheHandOverLeaves(t *testing.T) {
 		}
 		began := time.Now()
 		h.began.Store(&began)
-		time.Sleep(8 * time.Second)
+		<-time.After(8 * time.Second)
 		if got := h.left(); got != 12*time.Second {
 			t.Errorf("after 8 s: %v", got)
 		}
-		time.Sleep(8 * time.Second)
+		<-time.After(8 * time.Second)
 		if got := h.left(); got != 5*time.Second {
 			t.Errorf("after 16 s: %v", got)
 		}
