@@ -52,6 +52,9 @@ type follower struct {
 	// startOver: the log cannot be made to agree with the leader's, and is to be replaced.
 	startOver   bool
 	cutFailures int
+	// cutEnd and cutLatest are the end and the latest epoch of the log that the newest EffectTruncate is to cut.
+	cutEnd    int64
+	cutLatest int32
 
 	highWatermark int64 // the leader's
 	ackedOffset   int64 // what was acknowledged last in this session, -1: nothing

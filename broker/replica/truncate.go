@@ -194,6 +194,7 @@ func (r *Replica) onDiverging(ev *Event) {
 	}
 	r.unsubscribe()
 	f.state, f.truncating = stateTruncating, true
+	f.cutEnd, f.cutLatest = r.log.End(), r.log.LatestEpoch()
 	r.emit(Effect{Kind: EffectTruncate, Offset: to})
 }
 
@@ -247,6 +248,8 @@ func (r *Replica) onTruncated(ev *Event) {
 	switch {
 	case r.role != roleFollowing:
 		r.evaluate()
+	case ev.Err == nil && cut && f.cutEnd == r.log.End() && f.cutLatest == r.log.LatestEpoch():
+		r.startOver() // an empty log that remembers an epoch of which the leader knows nothing: it would be told the same again
 	case ev.Err == nil:
 		r.subscribe()
 	case f.cutFailures >= maxCutFailures:

@@ -199,6 +199,15 @@ func TestTruncationBelowTheOwnStart(t *testing.T) {
 		}
 		s.want(s.step(Event{Kind: EventBelowStart, Session: s.r.follow.session, Offset: 2}), "role; unsubscribe; reset @2")
 	})
+	t.Run("a cut that changes nothing", func(t *testing.T) {
+		// The epoch of what lies below the start of an empty log, of which the leader knows nothing.
+		s := newScript(t, newMemLog(id(1), 0).fill(4, 10))
+		s.follow(func(r *Record) { r.ISR = members(2, 3) })
+		s.want(s.step(Event{Kind: EventDiverging, Session: s.r.follow.session, Epoch: -1, Offset: -1}), "role; unsubscribe; truncate @0")
+		s.want(s.step(Event{Kind: EventTruncated}), "role")
+		s.want(s.tick(100*time.Millisecond), "role; subscribe b2 e5 @0 last e-1")
+		s.want(s.step(Event{Kind: EventBelowStart, Session: s.r.follow.session, Offset: 2}), "role; unsubscribe; reset @2")
+	})
 	t.Run("an answer that changes nothing is not acted on", func(t *testing.T) {
 		s := newScript(t, newMemLog(id(1), 0).fill(4, 10))
 		session := s.follow()
