@@ -99,6 +99,7 @@ func (b *Broker) control(p *parts) (err error) {
 			}
 			p.ctrl.ReportLoad(report)
 		},
+		OnStates: func(_ int32, states []replication.PushedState) { p.cache.Offer(offered(states)) },
 	})
 	wake := make(chan struct{}, 1)
 	p.wake = func(ctx context.Context) error { return relay(ctx, p.beats.Changed, wake) }
@@ -109,8 +110,27 @@ func (b *Broker) control(p *parts) (err error) {
 	p.ctrl, err = controller.New(controller.Config{
 		Client: p.client, Cache: p.cache, Registration: p.reg, Defaults: b.defaults, Clock: d.Clock, Logger: b.lg, Registerer: p.metrics,
 		Health: p.beats.View, Wake: wake, Settings: controller.Settings{BalanceInterval: balance},
+		Push: func(written []metadata.PartitionValue) { p.beats.Push(pushed(written)) },
 	})
 	return err
+}
+
+// pushed and offered translate between what the controller writes and what brokers tell each other.
+
+func pushed(written []metadata.PartitionValue) []replication.PushedState {
+	out := make([]replication.PushedState, len(written))
+	for i, v := range written {
+		out[i] = replication.PushedState{Ref: v.Ref, Era: v.Era, ModRevision: v.Revision, Value: v.Value}
+	}
+	return out
+}
+
+func offered(states []replication.PushedState) []metadata.PartitionValue {
+	out := make([]metadata.PartitionValue, len(states))
+	for i, s := range states {
+		out[i] = metadata.PartitionValue{Ref: s.Ref, Era: s.Era, Revision: s.ModRevision, Value: s.Value}
+	}
+	return out
 }
 
 // relay puts a token into wake whenever changed announces something, until ctx ends.

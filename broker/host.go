@@ -198,7 +198,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // pass brings everything that changed from last (nil: all) to state into effect. It reports whether something has to be tried again.
 func (h *host) pass(ctx context.Context, state, last *metadata.State) (failed bool) {
-	unsaved := h.savePosition(state.Position())
+	unsaved := h.savePosition(state.Seen())
 	var work plan
 	for _, t := range h.changed(state, last) {
 		work.add(h, state, t)

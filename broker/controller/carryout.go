@@ -2,21 +2,27 @@ package controller
 
 import (
 	"context"
+	"slices"
 
 	"runnel.dev/runnel/broker/metadata"
 )
 
 // carryOut executes a plan. Parts that were overtaken are left to the next decision.
 func (c *Controller) carryOut(ctx context.Context, w *writer, s *metadata.State, in *Input, tenure metadata.Tenure, plan Plan) {
-	if len(plan.Update) > 0 {
-		r, err := c.client.UpdatePartitions(ctx, tenure, plan.Update)
+	removed := map[int32]bool{}
+	for chunk := range slices.Chunk(plan.Update, metadata.BulkSize) {
+		// One transaction at a time, so that whoever leads is told while the next is on its way.
+		r, err := c.client.UpdatePartitions(ctx, tenure, chunk)
+		c.push(r.Written)
 		w.bulk(r, err)
 		c.metrics.updates.Add(float64(r.Count()))
-		removed := map[int32]bool{}
-		applied(r, plan.Update, func(next *metadata.Partition) { c.count(s, in, next, removed) })
-		for id := range removed {
-			c.patience.note(id, c.clk.Now())
+		applied(r, chunk, func(next *metadata.Partition) { c.count(s, in, next, removed) })
+		if w.err != nil {
+			break
 		}
+	}
+	for id := range removed {
+		c.patience.note(id, c.clk.Now())
 	}
 	for _, d := range plan.Clear {
 		if len(d.Stale) > 0 {
@@ -57,6 +63,7 @@ func (c *Controller) rearrange(ctx context.Context, w *writer, s *metadata.State
 	}
 	if w.err == nil && len(plan.Moves) > 0 {
 		r, err := c.client.UpdatePartitions(ctx, tenure, plan.Moves)
+		c.push(r.Written)
 		w.bulk(r, err)
 		c.metrics.updates.Add(float64(r.Count()))
 		applied(r, plan.Moves, func(next *metadata.Partition) {

@@ -42,6 +42,8 @@ type Config struct {
 	Health func() liveness.View
 	// Wake gets a value whenever Health may have changed; a capacity of 1 is enough.
 	Wake <-chan struct{}
+	// Push gets the partitions that were just written, to tell other brokers before their watches do. It must not block. nil: nobody is told.
+	Push func([]metadata.PartitionValue)
 	// Settings with defaults for zero values.
 	Settings Settings
 }
@@ -58,6 +60,7 @@ type Controller struct {
 	metrics  *metrics
 	health   func() liveness.View
 	wake     <-chan struct{}
+	push     func([]metadata.PartitionValue)
 	// look is lookEvery, or 0 without a detector.
 	look     time.Duration
 	settings Settings
@@ -97,13 +100,16 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c := &Controller{
 		client: cfg.Client, cache: cfg.Cache, reg: cfg.Registration, defaults: cfg.Defaults, clk: cfg.Clock,
-		lg: cfg.Logger.With("component", "controller"), metrics: m, health: cfg.Health, wake: cfg.Wake, settings: cfg.Settings.withDefaults(),
+		lg: cfg.Logger.With("component", "controller"), metrics: m, health: cfg.Health, wake: cfg.Wake, push: cfg.Push, settings: cfg.Settings.withDefaults(),
 		patience: patience{},
 	}
 	if c.health == nil {
 		c.health = func() liveness.View { return liveness.View{} }
 	} else {
 		c.look = lookEvery
+	}
+	if c.push == nil {
+		c.push = func([]metadata.PartitionValue) {}
 	}
 	c.mu.loads, c.mu.seen = map[int32]load{}, map[operationKey]*Operation{}
 	return c, nil

@@ -7,6 +7,9 @@ import "context"
 const (
 	maxOps   = 128
 	bulkSize = maxOps - 2
+
+	// BulkSize is how many partitions one transaction of UpdatePartitions changes.
+	BulkSize = bulkSize
 )
 
 // BulkResult says which items of a bulk change took effect.
@@ -15,6 +18,8 @@ type BulkResult struct {
 	Applied []bool
 	// Revision is the highest revision that the change wrote or met; Cache.WaitRevision with it shows all of the result.
 	Revision int64
+	// Written are the values of the items that took effect; from UpdatePartitions only.
+	Written []PartitionValue
 }
 
 // Count is the number of items that took effect.

@@ -10,8 +10,6 @@ import (
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"runnel.dev/runnel/internal/clock"
 )
 
 const (
@@ -32,11 +30,13 @@ type Cache struct {
 	state  atomic.Pointer[State]
 	// poke asks the watch for a progress notification.
 	poke chan struct{}
+	// pushed are values that Offer was given.
+	pushed chan []PartitionValue
 }
 
 // NewCache returns a cache that is empty until Run has listed.
 func NewCache(client *Client) *Cache {
-	c := &Cache{client: client, poke: make(chan struct{}, 1)}
+	c := &Cache{client: client, poke: make(chan struct{}, 1), pushed: make(chan []PartitionValue, pushQueue)}
 	c.state.Store(newState())
 	return c
 }
@@ -105,9 +105,25 @@ func (c *Cache) Run(ctx context.Context) error {
 		if progressed {
 			wait = backOff{}
 		}
-		_ = clock.Sleep(ctx, c.client.clk, wait.next()) // the loop looks at ctx itself
+		c.pause(ctx, wait.next())
 	}
 	return nil //nolint:nilerr // ctx has ended, which is no failure
+}
+
+// pause waits before the next attempt to reach etcd. Pushes are taken in meanwhile.
+func (c *Cache) pause(ctx context.Context, d time.Duration) {
+	t := c.client.clk.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case values := <-c.pushed:
+			c.takePushed(values)
+		case <-t.C():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // follow lists when there is no place to resume from, then watches until the watch breaks. progressed is true when etcd answered
@@ -186,6 +202,9 @@ func (c *Cache) watch(ctx context.Context, next *[2]int64) (progressed bool, err
 		case resp, open = <-watches[0]:
 		case resp, open = <-watches[1]:
 			i = 1
+		case values := <-c.pushed:
+			c.takePushed(values)
+			continue
 		case <-c.poke:
 			if err := c.client.etcd.RequestProgress(ctx); err != nil {
 				return progressed, err
@@ -286,9 +305,10 @@ func (c *Cache) sameEra(b *stateBuilder) error {
 func (c *Cache) publish(b *stateBuilder, revision int64) {
 	b.position = c.client.Position()
 	b.position.Revision = max(revision, b.base.Revision())
+	b.seen = max(b.seen, b.position.Revision)
 	c.client.metrics.corrupt.Add(float64(b.corrupt))
 	c.client.metrics.revision.Set(float64(b.position.Revision))
-	c.client.advance(b.position.Era, b.position.Revision)
+	c.client.advance(b.position.Era, b.seen)
 	c.state.Store(b.State)
 	close(b.base.changed)
 }

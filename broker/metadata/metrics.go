@@ -11,6 +11,7 @@ type metrics struct {
 	registration prometheus.Gauge
 	revision     prometheus.Gauge
 	corrupt      prometheus.Counter
+	pushed       prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -37,8 +38,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		corrupt: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runnel_metadata_corrupt_values_total", Help: "Values in etcd that could not be decoded and were left out.",
 		}),
+		pushed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runnel_metadata_pushes_total", Help: "Pushes of partition states that told more than the watch had.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.unanswered, m.relists, m.watchErrors, m.registration, m.revision, m.corrupt} {
+	for _, c := range []prometheus.Collector{m.requests, m.unanswered, m.relists, m.watchErrors, m.registration, m.revision, m.corrupt, m.pushed} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -73,7 +73,9 @@ func (c *Client) UpdatePartitions(ctx context.Context, t Tenure, partitions []*P
 	if err != nil {
 		return BulkResult{}, err
 	}
-	return c.bulk(ctx, txs, deposed(t))
+	result, outcomes, err := c.bulkOutcomes(ctx, txs, deposed(t))
+	result.Written = c.written(partitions, txs, outcomes)
+	return result, err
 }
 
 // DeletePartitions removes the keys of partitions of a topic that is being deleted, each if it is still the given one.

@@ -11,7 +11,8 @@ import (
 // keep their pointers from one State to the next, so pointer comparison tells what changed.
 //
 // Per key it is never older than any earlier State. Across keys: topics, partitions and storages are of one revision, and so are
-// brokers, controller and cluster; one group may be ahead of the other. Revision is what both have reached. Decisions are therefore
+// brokers, controller and cluster; one group may be ahead of the other, and single partitions, which were pushed, ahead of both. Revision is
+// what both groups have reached, Seen the highest of all. Decisions are therefore
 // made by transactions that compare the keys they depend on.
 type State struct {
 	cluster    *Cluster
@@ -22,7 +23,9 @@ type State struct {
 	byID       map[ids.TopicID]*Topic
 	partitions map[ids.TopicID][]*Partition
 	position   Position
-	changed    chan struct{}
+	// seen is the highest mod revision of anything that this State or one before it has shown, at least position.Revision.
+	seen    int64
+	changed chan struct{}
 }
 
 func newState() *State {
@@ -47,6 +50,7 @@ type Contents struct {
 func NewState(c Contents) *State {
 	s := newState()
 	s.position, s.cluster, s.controller = c.Position, c.Cluster, c.Controller
+	s.seen = c.Position.Revision
 	for _, b := range c.Brokers {
 		s.brokers[b.ID] = b
 	}
@@ -75,6 +79,13 @@ func (s *State) Loaded() bool { return s.position.Revision > 0 }
 
 // Position is the point in the metadata's history that the whole State has reached.
 func (s *State) Position() Position { return s.position }
+
+// Seen is Position with the highest revision of anything in the State: an etcd that is older has lost something that was acted on.
+func (s *State) Seen() Position {
+	p := s.position
+	p.Revision = max(p.Revision, s.seen)
+	return p
+}
 
 // Revision is Position().Revision.
 func (s *State) Revision() int64 { return s.position.Revision }
