@@ -86,7 +86,8 @@ func Decide(s *metadata.State, defaults *runnelv1.TopicConfig, in Input) Plan {
 		}
 	}
 	for _, b := range s.Brokers() {
-		if st := eligible(s, b); st != nil && !tainted[b.ID] {
+		// The records of partitions may be older than the registrations that the same State shows, and not name yet what is tainted.
+		if st := eligible(s, b); st != nil && !tainted[b.ID] && b.Epoch <= s.Revision() {
 			plan.Eligible = append(plan.Eligible, st)
 		}
 	}

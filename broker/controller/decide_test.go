@@ -182,6 +182,7 @@ func topic(state metadata.TopicState, partitions, ready int32) *metadata.Topic {
 
 func TestDecideEligibilityWaitsForRemovals(t *testing.T) {
 	c := metadata.Contents{
+		Position: metadata.Position{Revision: 1000},
 		Brokers: []*metadata.Broker{alive(1, 11, disk3)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
 		Topics: []*metadata.Topic{topic(metadata.TopicActive, 1, 1)}, Partitions: []*metadata.Partition{single()},
 	}
@@ -240,6 +241,7 @@ func TestDecideWaitsForBrokers(t *testing.T) {
 	want := topic(metadata.TopicCreating, 1, 0)
 	want.Replicas = 2
 	s := metadata.NewState(metadata.Contents{
+		Position: metadata.Position{Revision: 1000},
 		Brokers: []*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
 		Topics: []*metadata.Topic{want},
 	})

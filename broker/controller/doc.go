@@ -19,7 +19,7 @@
 //     At the minimum they stay, until the leader replaces them. Without a leader that is well nobody leaves.
 //   - A storage that was replaced, or fenced, leaves every ISR, even below the minimum, before its registration becomes eligible. A
 //     damaged log leaves in the transaction that clears its mark.
-//   - Reassignments keep old and new replicas until the new ones are in sync and enough of them; draining and a change of the number of
-//     replicas are reassignments that the controller begins by itself, so many at a time.
+//   - Reassignments keep old and new replicas until the new ones are in sync and enough of them; draining, a storage that is lost
+//     for good and a change of the number of replicas are reassignments that the controller begins by itself, so many at a time.
 //   - What is merely nicer elsewhere moves only while nothing is wrong, and rarely.
 package controller

@@ -60,6 +60,13 @@ func lost(s *metadata.State, m metadata.Member) bool {
 	return known && st.State == metadata.StorageFenced && st.StorageID == m.StorageID
 }
 
+// sound reports whether a member can be counted on to stay: its storage is not lost and its log is not damaged. What is not sound leaves the
+// in-sync set in a moment, so nobody may be let go because of it.
+func sound(s *metadata.State, ref metadata.PartitionRef, m metadata.Member) bool {
+	st, known := s.Storage(m.BrokerID)
+	return !lost(s, m) && !(known && st.StorageID == m.StorageID && st.Marked(ref))
+}
+
 // registered reports whether the leader is alive under the registration that the partition names.
 func registered(s *metadata.State, p *metadata.Partition) bool {
 	b, alive := s.Broker(p.Leader)
@@ -185,17 +192,23 @@ func (in *Input) decay(s *metadata.State, id int32) int {
 // Invariant: the ISR never shrinks below the minimum; at the minimum the leader replaces a dead member once another has caught up. Without
 // a leader that is well nobody leaves: the ISR is what an election may choose from.
 func shed(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool {
-	if p.Leader == metadata.NoLeader || len(p.ISR) <= max(minISR, 1) || in.dead(s, p.Leader) {
+	spare := -max(minISR, 1)
+	for _, m := range p.ISR {
+		if sound(s, p.PartitionRef, m) {
+			spare++
+		}
+	}
+	if p.Leader == metadata.NoLeader || spare <= 0 || in.dead(s, p.Leader) {
 		return false
 	}
 	var dead []int32
 	for _, m := range p.ISR {
-		if m.BrokerID != p.Leader && in.dead(s, m.BrokerID) && !in.Spared[m.BrokerID] {
+		if m.BrokerID != p.Leader && in.dead(s, m.BrokerID) && (!in.Spared[m.BrokerID] || in.gone(s, m.BrokerID)) {
 			dead = append(dead, m.BrokerID)
 		}
 	}
 	slices.SortStableFunc(dead, func(a, b int32) int { return cmp.Compare(in.decay(s, b), in.decay(s, a)) })
-	dead = dead[:min(len(dead), len(p.ISR)-max(minISR, 1))]
+	dead = dead[:min(len(dead), spare)]
 	p.ISR = keep(p.ISR, func(m metadata.Member) bool { return !slices.Contains(dead, m.BrokerID) })
 	return len(dead) > 0
 }

@@ -17,7 +17,7 @@ var disks = []ids.StorageID{disk1, disk2, disk3, ids.NewStorageID(), ids.NewStor
 
 // cluster has brokers 1 to n, each registered under ten times its id, with the disk of its number, eligible.
 func cluster(n int) metadata.Contents {
-	var c metadata.Contents
+	c := metadata.Contents{Position: metadata.Position{Revision: 1000}}
 	for id := int32(1); id <= int32(n); id++ {
 		c.Brokers = append(c.Brokers, alive(id, 10*int64(id), disks[id-1]))
 		c.Storages = append(c.Storages, stored(id, 10*int64(id), disks[id-1]))

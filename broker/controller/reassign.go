@@ -55,7 +55,8 @@ func present(p *metadata.Partition) []int32 {
 
 // complete finishes a reassignment that has arrived. It reports whether it did.
 //
-// Invariant: what is left of the ISR has at least the minimum of members that live; all of them have acknowledged whatever was committed.
+// Invariant: what is left of the ISR has at least the minimum of members that live and are sound; all of them have acknowledged whatever was
+// committed.
 func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) bool {
 	if !Moving(p) || p.Leader == metadata.NoLeader {
 		return false
@@ -65,7 +66,7 @@ func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) b
 	next.ISR = keep(next.ISR, func(m metadata.Member) bool { return slices.Contains(target, m.BrokerID) })
 	alive := 0
 	for _, m := range next.ISR {
-		if !in.dead(s, m.BrokerID) {
+		if !in.dead(s, m.BrokerID) && sound(s, p.PartitionRef, m) {
 			alive++
 		}
 	}
@@ -73,7 +74,7 @@ func complete(s *metadata.State, p *metadata.Partition, minISR int, in *Input) b
 		return false
 	}
 	for _, id := range p.Adding {
-		if _, member := next.Member(id); !member || in.dead(s, id) {
+		if m, member := next.Member(id); !member || in.dead(s, id) || !sound(s, p.PartitionRef, m) {
 			return false
 		}
 	}
@@ -117,11 +118,11 @@ func relocate(s *metadata.State, pl *placer) []*metadata.Partition {
 	return out
 }
 
-// leavers are the brokers that must not keep replicas.
+// leavers are the brokers that must not keep replicas: drained and decommissioned ones, and those whose storage is lost for good.
 func leavers(s *metadata.State) map[int32]bool {
 	out := map[int32]bool{}
 	for _, st := range s.Storages() {
-		if st.State == metadata.StorageDraining || st.State == metadata.StorageDecommissioned {
+		if st.State == metadata.StorageDraining || barred(st) {
 			out[st.BrokerID] = true
 		}
 	}

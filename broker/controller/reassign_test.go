@@ -194,7 +194,7 @@ func settle(t *testing.T, c metadata.Contents, in Input) (metadata.Contents, int
 				moving[id]++
 				most = max(most, moving[id])
 			}
-			now[i] = catchUp(p, p.Replicas...)
+			now[i] = catchUp(p, slices.DeleteFunc(slices.Clone(p.Replicas), func(id int32) bool { return !s.Eligible(id) })...)
 		}
 		c.Partitions = now
 		if len(plan.Eligible) > 0 {

@@ -46,7 +46,7 @@ func SafeToStop(s *metadata.State, defaults *runnelv1.TopicConfig, in Input, id 
 		minISR := MinISR(topic, p, defaults)
 		left := 0
 		for _, m := range p.ISR {
-			if m.BrokerID != id && !in.dead(s, m.BrokerID) && !lost(s, m) {
+			if m.BrokerID != id && !in.dead(s, m.BrokerID) && sound(s, p.PartitionRef, m) {
 				left++
 			}
 		}
@@ -196,7 +196,12 @@ func planFence(
 		if m, member := p.Member(id); !member || m.StorageID != storage || p.LeaderEpoch == 0 {
 			return
 		}
-		b := Blocker{Partition: p.PartitionRef, Topic: topic.Name, InSync: len(p.ISR) - 1, MinInSync: MinISR(topic, p, defaults)}
+		b := Blocker{Partition: p.PartitionRef, Topic: topic.Name, MinInSync: MinISR(topic, p, defaults)}
+		for _, m := range p.ISR {
+			if m.BrokerID != id && sound(s, p.PartitionRef, m) {
+				b.InSync++
+			}
+		}
 		b.Reason = fmt.Sprintf("%d in-sync replicas are left, %d are needed", b.InSync, b.MinInSync)
 		if b.InSync == 0 {
 			last = append(last, b)
