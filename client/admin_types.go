@@ -150,7 +150,7 @@ type OffsetInfo struct {
 	Offset int64
 	// Timestamp of the record that was found by time; zero otherwise.
 	Timestamp time.Time
-	// LogStart and HighWatermark at the time of the look-up.
+	// LogStart and HighWatermark at the time of the look-up. HighWatermark is -1 while a new leader does not know it yet.
 	LogStart, HighWatermark int64
 	// Err is set when this partition could not be looked up; nothing else is then.
 	Err error

@@ -104,3 +104,24 @@ func TestUntilEndFromWhatIsNotReadableYet(t *testing.T) {
 		cl.stop()
 	})
 }
+
+// Right after an election the leader may know a lower high watermark than that up to which records were committed: that is not the end.
+func TestUntilEndWaitsForALeaderThatKnowsTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := start(t, 1)
+		cl.CreateTopic("t", 1)
+		fill(cl, "t", 0, 0, 5)
+		tries := 0
+		cl.OnCall(func(c fakebroker.Call) fakebroker.Action {
+			if c.Method == "ListOffset" {
+				tries++
+			}
+			return fakebroker.Action{Unready: tries < 3}
+		})
+		cs := cl.consumer(t, Topics("t"), UntilEnd())
+		if values, errs := readToEnd(t, cs); len(values) != 5 || len(errs) != 0 || tries != 3 {
+			t.Fatalf("%v, %v after %d tries", values, errs, tries)
+		}
+		cl.stop()
+	})
+}

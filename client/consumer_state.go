@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"runnel.dev/runnel/internal/clock"
 )
 
@@ -378,6 +380,9 @@ func (cs *Consumer) resolvedLocked(s *subscription, r OffsetInfo) {
 		return
 	case r.Err != nil:
 		cs.failLocked(s, fmt.Errorf("look up %v: %w", s.want, r.Err))
+		return
+	case cs.cfg.untilEnd && s.end < 0 && r.HighWatermark < 0:
+		cs.retryLocked(s, &Error{Code: codes.Unavailable, Reason: reasonNotReady, Message: "the leader does not know yet where the end is", retriable: true})
 		return
 	}
 	s.pos, s.resolved = r.Offset, true

@@ -342,3 +342,27 @@ func TestListOffsets(t *testing.T) {
 	_, err = f.consumer.ListOffsets(f.ctx(), &runnelv1.ListOffsetsRequest{Queries: make([]*runnelv1.OffsetQuery, 10_001)})
 	wantReason(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
 }
+
+// A leader whose epoch has just begun does not say where the end is: clients may have read beyond what it knows to be committed.
+func TestListOffsetsOfALeaderThatIsNotReady(t *testing.T) {
+	f := setup(t)
+	topic := f.topic("t", 1)
+	p, err := f.cluster.Lookup(topic.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.appendTo(p, f.batch("a"))
+	f.lead(topic, 2)
+	resp, err := f.consumer.ListOffsets(f.ctx(), &runnelv1.ListOffsetsRequest{Queries: []*runnelv1.OffsetQuery{
+		{TopicId: topic.ID[:], LeaderEpoch: -1}, {TopicId: topic.ID[:], LeaderEpoch: -1, At: &runnelv1.Position{At: &runnelv1.Position_Latest{Latest: true}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := resp.GetResults()[0]; r.GetError() != nil || r.GetOffset() != 0 || r.GetHighWatermark() != -1 {
+		t.Errorf("earliest: %v", r)
+	}
+	if r := resp.GetResults()[1]; r.GetError().GetReason() != "LEADER_NOT_READY" {
+		t.Errorf("latest: %v", r)
+	}
+}

@@ -87,8 +87,15 @@ func (l *listener) listOffset(q *runnelv1.OffsetQuery, r *runnelv1.OffsetResult)
 	if err != nil {
 		return err
 	}
-	r.LeaderEpoch, r.LogStartOffset, r.HighWatermark = lim.LeaderEpoch, lim.LogStart, lim.HighWatermark
-	r.Offset, r.TimestampMs, err = position(p, lim, q.GetAt())
+	r.LeaderEpoch, r.LogStartOffset = lim.LeaderEpoch, lim.LogStart
+	if r.Offset, r.TimestampMs, err = position(p, lim, q.GetAt()); err != nil {
+		return err
+	}
+	// A leader whose epoch has just begun may know a lower one than clients have seen: who reads up to there would miss records.
+	r.HighWatermark, err = p.Latest(-1)
+	if errors.Is(err, partition.ErrNotReady) {
+		r.HighWatermark, err = -1, nil
+	}
 	return err
 }
 

@@ -49,6 +49,8 @@ type Action struct {
 	Lose bool
 	// DisconnectAfter lets the call take effect, and ends the stream instead of answering.
 	DisconnectAfter bool
+	// Unready has a look-up of an offset say that the leader does not know the high watermark yet.
+	Unready bool
 	// Throttle is what the answer asks the client to wait.
 	Throttle time.Duration
 }

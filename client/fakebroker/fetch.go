@@ -222,18 +222,18 @@ func (b *broker) ListOffsets(ctx context.Context, r *runnelv1.ListOffsetsRequest
 		if err != nil {
 			return nil, err
 		}
-		resp.Results = append(resp.Results, b.lookUp(direct(ctx), q, a.Error))
+		resp.Results = append(resp.Results, b.lookUp(direct(ctx), q, a))
 	}
 	return resp, after()
 }
 
-func (b *broker) lookUp(direct bool, q *runnelv1.OffsetQuery, injected *Error) *runnelv1.OffsetResult {
+func (b *broker) lookUp(direct bool, q *runnelv1.OffsetQuery, a Action) *runnelv1.OffsetResult {
 	res := &runnelv1.OffsetResult{TopicId: q.GetTopicId(), Partition: q.GetPartition(), TimestampMs: -1}
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
 	p, err := b.findLocked(direct, q.GetTopicId(), q.GetPartition(), q.GetLeaderEpoch())
-	if injected != nil {
-		err = injected
+	if a.Error != nil {
+		err = a.Error
 	}
 	if err != nil {
 		res.Error = err.item()
@@ -241,6 +241,9 @@ func (b *broker) lookUp(direct bool, q *runnelv1.OffsetQuery, injected *Error) *
 	}
 	res.Offset, res.TimestampMs = p.offsetFor(q.GetAt())
 	res.LeaderEpoch, res.LogStartOffset, res.HighWatermark = p.epoch, p.start, p.end
+	if a.Unready {
+		res.HighWatermark = -1
+	}
 	return res
 }
 

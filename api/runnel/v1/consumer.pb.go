@@ -984,7 +984,7 @@ type OffsetResult struct {
 	TimestampMs int64  `protobuf:"varint,4,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
 	LeaderEpoch int32  `protobuf:"varint,5,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	Error       *Error `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	// The log start and high watermark at the time of the look-up.
+	// The log start and high watermark at the time of the look-up; high watermark -1: the leader does not know it yet.
 	LogStartOffset int64 `protobuf:"varint,7,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	HighWatermark  int64 `protobuf:"varint,8,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
 	unknownFields  protoimpl.UnknownFields
