@@ -6,8 +6,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -21,7 +24,30 @@ func (r *run) diskSpeed(ctx context.Context) (speed float64, err error) {
 	if r.disk > 0 {
 		return r.disk, nil
 	}
-	name := filepath.Join(r.dir, "disk")
+	speed, err = writeSpeed(ctx, filepath.Join(r.dir, "disk"), diskBytes/r.shrink, diskSync)
+	r.disk = speed
+	return speed, err
+}
+
+// sharedDiskSpeed is how fast so many files are written side by side, together, with fdatasync every MiB.
+func (r *run) sharedDiskSpeed(ctx context.Context, files int) (total float64, err error) {
+	var g errgroup.Group
+	speeds := make([]float64, files)
+	for i := range files {
+		g.Go(func() (err error) {
+			speeds[i], err = writeSpeed(ctx, filepath.Join(r.dir, "disk-"+strconv.Itoa(i)), diskBytes/r.shrink/int64(files), diskBlock)
+			return err
+		})
+	}
+	err = g.Wait()
+	for _, s := range speeds {
+		total += s
+	}
+	return total, err
+}
+
+// writeSpeed writes a file with fdatasync every so many bytes, and removes it.
+func writeSpeed(ctx context.Context, name string, total, syncBytes int64) (speed float64, err error) {
 	f, err := os.Create(name)
 	if err != nil {
 		return 0, err
@@ -29,7 +55,6 @@ func (r *run) diskSpeed(ctx context.Context) (speed float64, err error) {
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(name)) }()
 	block := make([]byte, diskBlock)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(block) // never fails
-	total := diskBytes / r.shrink
 	began := time.Now()
 	for written := int64(0); written < total; {
 		if err := ctx.Err(); err != nil {
@@ -39,14 +64,13 @@ func (r *run) diskSpeed(ctx context.Context) (speed float64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if written += int64(n); written%diskSync == 0 {
+		if written += int64(n); written%syncBytes == 0 {
 			if err := syscall.Fdatasync(int(f.Fd())); err != nil {
 				return 0, err
 			}
 		}
 	}
-	r.disk = float64(total) / 1e6 / time.Since(began).Seconds()
-	return r.disk, nil
+	return float64(total) / 1e6 / time.Since(began).Seconds(), nil
 }
 
 func (r *run) diskOnly(ctx context.Context) error {

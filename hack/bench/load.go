@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"runnel.dev/runnel/client"
@@ -25,6 +26,7 @@ const (
 type run struct {
 	dir, runnel string
 	shrink      int64
+	busy        time.Duration
 	rows        []row
 	disk        float64
 	// The cluster of the throughput sections, once one of them has started it.
@@ -41,14 +43,14 @@ type loaded struct {
 
 func (r *run) add(w row) { r.rows = append(r.rows, w) }
 
-func (r *run) start(ctx context.Context, name string) (*loaded, error) {
+func (r *run) start(ctx context.Context, name string, brokers int) (*loaded, error) {
 	cluster, err := devcluster.Start(ctx, devcluster.Options{
-		Dir: filepath.Join(r.dir, name), Executable: r.runnel, Brokers: 1, Tied: true,
+		Dir: filepath.Join(r.dir, name), Executable: r.runnel, Brokers: brokers, Tied: true,
 	})
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.Open(ctx, "runnel://"+cluster.Addresses()[0])
+	c, err := client.Open(ctx, "runnel://"+strings.Join(cluster.Addresses(), ","))
 	if err != nil {
 		return nil, errors.Join(err, cluster.Stop(context.WithoutCancel(ctx)))
 	}
@@ -67,7 +69,7 @@ func (r *run) throughputCluster(ctx context.Context) (*loaded, error) {
 	if r.load != nil {
 		return r.load, nil
 	}
-	l, err := r.start(ctx, "throughput")
+	l, err := r.start(ctx, "throughput", 1)
 	r.load = l
 	return l, err
 }

@@ -1,8 +1,8 @@
 // Command bench measures Runnel against its targets and prints one table: what, target, measured, their ratio, and pass (the target is
 // met), short (70 % or more of it), or FAIL.
 //
-// Every figure comes from one run on one machine: a cluster of one broker and etcd as child processes, loaded by the public client in
-// this process, all on the same cores and the same directory. That directory's own write speed is measured first, and what records
+// Every figure comes from one run on one machine: a cluster of one broker, or of three, and etcd as child processes, loaded by the public
+// client in this process, all on the same cores and the same directory. That directory's own write speed is measured first, and what records
 // are written at is judged against it. The cluster is stopped and its data removed, whatever happened.
 package main
 
@@ -27,6 +27,7 @@ type options struct {
 	only        []string
 	// shrink divides the amounts of data.
 	shrink int64
+	busy   time.Duration
 }
 
 // sections are what -only selects from, in the order in which they run. Later ones use what earlier ones have left.
@@ -40,7 +41,14 @@ var sections = []struct {
 	{"small", (*run).smallSection},
 	{"latency", (*run).latencySection},
 	{"partitions", (*run).partitionsSection},
+	{"replicated", (*run).replicatedSection},
+	{"failover", (*run).failoverSection},
+	{"replicas", (*run).replicasSection},
+	{"busy", (*run).busySection},
 }
+
+// onRequest are the sections that only run when -only names them.
+var onRequest = []string{"busy"}
 
 func main() {
 	var o options
@@ -50,6 +58,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", os.TempDir(), "directory to measure in; about 10 GB are written, and removed again")
 	flag.StringVar(&only, "only", "", "sections to run, separated by commas: "+strings.Join(sectionNames(), ", "))
 	flag.BoolVar(&quick, "quick", false, "a sixteenth of the data: says whether it works, not how fast it is")
+	flag.DurationVar(&o.busy, "busy", time.Minute, "how long the section busy keeps all cores busy")
 	flag.Parse()
 	o.shrink = 1
 	if quick {
@@ -95,10 +104,10 @@ func measure(ctx context.Context, o options) (failed bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r := &run{dir: dir, runnel: exe, shrink: o.shrink}
+	r := &run{dir: dir, runnel: exe, shrink: o.shrink, busy: o.busy}
 	fmt.Println(describeMachine(dir))
 	for _, s := range sections {
-		if len(o.only) > 0 && !slices.Contains(o.only, s.name) {
+		if asked := slices.Contains(o.only, s.name); !asked && (len(o.only) > 0 || slices.Contains(onRequest, s.name)) {
 			continue
 		}
 		step("%s …", s.name)

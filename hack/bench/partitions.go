@@ -19,7 +19,7 @@ const (
 
 // partitionsSection measures a broker with many partitions: its memory, and how soon it is ready again.
 func (r *run) partitionsSection(ctx context.Context) (err error) {
-	l, err := r.start(ctx, "partitions")
+	l, err := r.start(ctx, "partitions", 1)
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (r *run) partitionsSection(ctx context.Context) (err error) {
 	if err := writeToEach(ctx, l.client, n); err != nil {
 		return err
 	}
-	memory, err := residentMB(l)
+	memory, err := residentMB(l, brokerName)
 	if err != nil {
 		return err
 	}
@@ -79,12 +79,16 @@ func timeStart(ctx context.Context, l *loaded) (time.Duration, error) {
 
 // writeToEach sends some records to each partition and waits for their acks.
 func writeToEach(ctx context.Context, c *client.Client, n int32) error {
+	return writeSome(ctx, c, n, perPartition)
+}
+
+func writeSome(ctx context.Context, c *client.Client, n int32, each int) error {
 	p, err := c.NewProducer(client.ManualPartitioner(), client.BatchBytes(16<<10))
 	if err != nil {
 		return err
 	}
 	value := []byte(strings.Repeat("x", 100))
-	for range perPartition {
+	for range each {
 		for partition := range n {
 			p.Produce(ctx, &client.Record{Topic: manyTopic, Partition: partition, Value: value}, nil)
 		}
@@ -92,10 +96,10 @@ func writeToEach(ctx context.Context, c *client.Client, n int32) error {
 	return errors.Join(p.Flush(ctx), p.Close(ctx))
 }
 
-// residentMB is the broker's VmRSS, 10^6 bytes.
-func residentMB(l *loaded) (float64, error) {
+// residentMB is a broker's VmRSS, 10^6 bytes.
+func residentMB(l *loaded, name string) (float64, error) {
 	for _, p := range l.cluster.Processes {
-		if p.Name != brokerName {
+		if p.Name != name {
 			continue
 		}
 		var kib int64
@@ -105,7 +109,7 @@ func residentMB(l *loaded) (float64, error) {
 		}
 		return float64(kib) * 1024 / 1e6, nil
 	}
-	return 0, fmt.Errorf("%w: %s", errNoBroker, brokerName)
+	return 0, fmt.Errorf("%w: %s", errNoBroker, name)
 }
 
 var errNoBroker = errors.New("no such broker")
