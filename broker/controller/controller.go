@@ -24,6 +24,8 @@ const (
 	loadsFor = time.Minute
 	// lookEvery is how often the brokers' health is looked at without being woken. Wake is what makes it quick; this is what makes it certain.
 	lookEvery = 250 * time.Millisecond
+	// reachFor is how long the controller waits for a State to be complete before it looks at the brokers' health again.
+	reachFor = 100 * time.Millisecond
 	// surveyEvery is how often the controller counts what is wrong and under way.
 	surveyEvery = time.Second
 )
@@ -215,6 +217,9 @@ func (c *Controller) govern(
 		}
 	}
 	if plan.Empty() {
+		if newest := newest(s); newest > s.Revision() {
+			return c.reach(ctx, newest), wait, nil
+		}
 		if in.Spared == nil {
 			c.last.state, c.last.view = s, view
 		}
@@ -231,6 +236,24 @@ func (c *Controller) govern(
 		return false, retryDelay, nil
 	}
 	return true, 0, err
+}
+
+// newest is the broker epoch of the last registration.
+func newest(s *metadata.State) int64 {
+	epoch := int64(0)
+	for _, b := range s.Brokers() {
+		epoch = max(epoch, b.Epoch)
+	}
+	return epoch
+}
+
+// reach has the cache ask for what it lacks of a State that shows a registration before the records of its time, which is what eligibility
+// waits for. Nothing else waits for it, so it is short.
+func (c *Controller) reach(ctx context.Context, revision int64) bool {
+	ctx, cancel := context.WithTimeout(ctx, reachFor)
+	defer cancel()
+	_, err := c.cache.WaitRevision(ctx, revision)
+	return err == nil
 }
 
 func sameHealth(a, b liveness.View) bool {
