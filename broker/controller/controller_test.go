@@ -100,6 +100,8 @@ type node struct {
 	wake    chan struct{}
 	// grow lets the replicas of partitions that this broker leads catch up.
 	grow atomic.Bool
+	// pushes are what was pushed, as far as there is room.
+	pushes chan []metadata.PartitionValue
 	// stop ends everything and revokes the lease.
 	stop func()
 }
@@ -121,7 +123,7 @@ func openClient(t *testing.T) *metadata.Client {
 
 func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 	t.Helper()
-	n := &node{t: t, storage: storage, client: openClient(t), wake: make(chan struct{}, 1)}
+	n := &node{t: t, storage: storage, client: openClient(t), wake: make(chan struct{}, 1), pushes: make(chan []metadata.PartitionValue, 1000)}
 	n.sees(liveness.View{})
 	var err error
 	if n.reg, err = n.client.Register(t.Context(), metadata.BrokerInfo{ID: id, StorageID: storage}); err != nil {
@@ -131,6 +133,12 @@ func startNode(t *testing.T, id int32, storage ids.StorageID) *node {
 	if n.ctl, err = New(Config{
 		Client: n.client, Cache: n.cache, Registration: n.reg, Clock: clock.System(), Logger: quiet, Registerer: prometheus.NewRegistry(),
 		Health: func() liveness.View { return *n.view.Load() }, Wake: n.wake,
+		Push: func(written []metadata.PartitionValue) {
+			select {
+			case n.pushes <- written:
+			default:
+			}
+		},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -330,6 +338,23 @@ func TestRestartOfTwoThousand(t *testing.T) {
 	}
 	if took > 2*time.Second {
 		t.Errorf("%d elections took %v, want less than 2s", many, took)
+	}
+	pushed := 0
+	for timeout := clock.System().After(10 * time.Second); pushed < many; {
+		select {
+		case written := <-n.pushes:
+			if len(written) > metadata.BulkSize {
+				t.Errorf("a push of %d partitions: the first of them had to wait for the last", len(written))
+			}
+			for _, v := range written {
+				if p, _ := s.Partition(v.Ref.TopicID, v.Ref.Partition); p.Revision != v.Revision {
+					t.Fatalf("partition %d was written at %d, and pushed at %d", p.Partition, p.Revision, v.Revision)
+				}
+				pushed++
+			}
+		case <-timeout:
+			t.Fatalf("%d of %d elections were pushed", pushed, many)
+		}
 	}
 }
 
