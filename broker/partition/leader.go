@@ -180,7 +180,8 @@ func (p *Partition) WantLogStart(offset int64) {
 }
 
 // DeleteRecords moves the log start up to before (-1: the high watermark) and returns it once every in-sync replica has journaled it.
-// Until then it waits for ctx, after which the move still goes on. *log.OutOfRangeError above the high watermark.
+// Until then it waits for ctx, after which the move still goes on. *log.OutOfRangeError above the high watermark, ErrNotReady while that may
+// be higher than this leader knows.
 func (p *Partition) DeleteRecords(ctx context.Context, before int64) (int64, error) {
 	w := make(signal, 1)
 	p.AddWaker(w)
@@ -193,6 +194,9 @@ func (p *Partition) DeleteRecords(ctx context.Context, before int64) (int64, err
 		return 0, st.Err
 	}
 	start, hw := p.log.LogStart(), p.log.HighWatermark()
+	if hw < r.epochStart && (before == -1 || before > hw) {
+		return start, notReady(hw, r)
+	}
 	if before == -1 {
 		before = hw
 	}

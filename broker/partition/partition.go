@@ -215,9 +215,13 @@ func (p *Partition) Latest(epoch int32) (int64, error) {
 	}
 	hw := p.log.HighWatermark()
 	if hw < r.epochStart {
-		return 0, fmt.Errorf("%w: high watermark %d, epoch %d begins at %d", ErrNotReady, hw, r.Epoch, r.epochStart)
+		return 0, notReady(hw, r)
 	}
 	return hw, nil
+}
+
+func notReady(hw int64, r *role) error {
+	return fmt.Errorf("%w: high watermark %d, epoch %d begins at %d", ErrNotReady, hw, r.Epoch, r.epochStart)
 }
 
 // OffsetForTime returns the first committed record at or after ms (milliseconds since 1970); found is false when there is none.
