@@ -41,7 +41,7 @@ func (b *Broker) inventory(ctx context.Context, store *storage.Store) (replicati
 	id := store.StorageID()
 	out := replication.Inventory{Snapshot: snapshot, Header: &runnelv1.InventoryHeader{
 		ClusterId: store.ClusterID(), BrokerId: b.cfg.BrokerID, StorageId: id[:], MetadataClusterId: at.ClusterID, EtcdClusterId: at.EtcdClusterID,
-		Era: at.Era, Revision: at.Revision,
+		Era: at.Era, Revision: at.Revision, ClusterName: b.cfg.Cluster,
 	}}
 	for _, l := range logs {
 		entry := &runnelv1.InventoryLog{

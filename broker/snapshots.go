@@ -8,8 +8,12 @@ import (
 	"runnel.dev/runnel/internal/clock"
 )
 
-// snapshotInterval is the time between two cluster snapshots on the disks of two brokers.
-const snapshotInterval = time.Minute
+const (
+	// snapshotInterval is the time between two cluster snapshots on the disks of two brokers.
+	snapshotInterval = time.Minute
+	// snapshotLook is how often a broker looks whether one is due: one that has just become one of the two saves its first at once.
+	snapshotLook = time.Second
+)
 
 // snapshots keeps the whole metadata, as of at most snapshotInterval ago, on the disks of two brokers: the controller's and another's. With
 // an emptied etcd it is what `runnel etcd recover` begins with.
@@ -21,12 +25,13 @@ type snapshots struct {
 
 // Run saves snapshots until ctx ends. A failure is logged, and made up for at the next time.
 func (s *snapshots) Run(ctx context.Context) error {
-	tick := s.clk.NewTicker(snapshotInterval)
+	tick := s.clk.NewTicker(snapshotLook)
 	defer tick.Stop()
 	var saved int64
+	var due time.Time
 	for {
-		now := s.p.cache.Snapshot()
-		if s.mine(now) && now.Revision() > saved {
+		if now := s.p.cache.Snapshot(); s.mine(now) && now.Revision() > saved && !s.clk.Now().Before(due) {
+			due = s.clk.Now().Add(snapshotInterval)
 			if err := s.save(ctx); err != nil && ctx.Err() == nil {
 				s.b.lg.Warn("the cluster snapshot could not be saved; will retry", "error", err)
 			} else if err == nil {

@@ -38,6 +38,8 @@ type Broker struct {
 	Standing Standing
 	// ID is -1 unless it Refuses.
 	ID int32
+	// Cluster is the name under which it looks for its cluster in etcd.
+	Cluster string
 	// Inventory and Snapshot (the newest cluster snapshot, empty: none) are set when it Refuses.
 	Inventory metadata.BrokerInventory
 	Snapshot  []byte
@@ -59,7 +61,7 @@ func ask(ctx context.Context, address string, conn grpc.ClientConnInterface) Bro
 		b.Err = err
 		return b
 	}
-	b.Standing, b.ID, b.Snapshot = Refuses, b.Inventory.BrokerID, answer.Snapshot
+	b.Standing, b.ID, b.Snapshot, b.Cluster = Refuses, b.Inventory.BrokerID, answer.Snapshot, answer.Header.GetClusterName()
 	return b
 }
 

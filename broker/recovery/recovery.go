@@ -104,6 +104,11 @@ func Look(ctx context.Context, c Config) (*Situation, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	for _, b := range s.Brokers {
+		if b.Standing == Refuses && b.Cluster != s.Etcd.Cluster {
+			return nil, &ClusterNameError{Broker: b.ID, Address: b.Address, Cluster: b.Cluster, Asked: s.Etcd.Cluster}
+		}
+	}
 	in := metadata.RecoveryInput{Etcd: c.source(s.Etcd), Now: c.Clock.Now(), Snapshots: slices.Clone(c.Snapshots)}
 	for _, b := range s.Brokers {
 		if b.Standing == Refuses && !slices.Contains(c.Without, b.ID) {
@@ -207,6 +212,17 @@ func Begin(ctx context.Context, c Config, s *Situation, wait time.Duration, wait
 			return nil, err
 		}
 	}
+}
+
+// ClusterNameError is a broker that looks for its cluster under another name: what would be written, it would not find.
+type ClusterNameError struct {
+	Broker         int32
+	Address        string
+	Cluster, Asked string
+}
+
+func (e *ClusterNameError) Error() string {
+	return fmt.Sprintf("broker %d at %s belongs to the cluster %q, not to %q", e.Broker, e.Address, e.Cluster, e.Asked)
 }
 
 // ErrNotStopped: brokers go on although the recovery has begun.

@@ -85,7 +85,7 @@ func (f *recoverFlags) check(a *app, c *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		f.brokers = dev.Addresses()
+		f.brokers, f.cluster = dev.Addresses(), devcluster.ClusterName
 		for _, p := range dev.Processes {
 			if strings.HasPrefix(p.Name, devcluster.EtcdName) {
 				f.endpoints = append(f.endpoints, "http://"+p.Address)
@@ -263,11 +263,32 @@ func (s *recoverSession) acceptable(now *recovery.Situation) error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return s.silent(now)
 	}
 	return adviceError{
 		err:    fmt.Errorf("brokers %s are known and have not said what they have: what only they have would be lost", brokerList(missing)),
 		advice: "start them, or go ahead without: " + s.command + " --accept-missing " + brokerList(missing),
+	}
+}
+
+// silent refuses when more addresses do not answer than brokers were left out: with etcd and all snapshots lost, nobody knows who is missing.
+func (s *recoverSession) silent(now *recovery.Situation) error {
+	var silent []string
+	out := len(s.f.without)
+	for _, b := range now.Brokers {
+		switch {
+		case b.Standing == recovery.Silent:
+			silent = append(silent, b.Address)
+		case slices.Contains(s.f.without, b.ID):
+			out--
+		}
+	}
+	if len(silent) <= out {
+		return nil
+	}
+	return adviceError{
+		err:    fmt.Errorf("%s: no answer, and what only they have would be lost", strings.Join(silent, ", ")),
+		advice: "start them, or go ahead without: " + s.command + " --accept-missing with the ids of those that do not answer",
 	}
 }
 

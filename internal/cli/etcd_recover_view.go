@@ -27,7 +27,7 @@ type recoveryView struct {
 	Missing    []int32                 `json:"missing"`
 	Topics     []recoveryTopicView     `json:"topics"`
 	Partitions []recoveryPartitionView `json:"partitions"`
-	Findings   []recoveryFindingView           `json:"findings"`
+	Findings   []recoveryFindingView   `json:"findings"`
 }
 
 type positionView struct {

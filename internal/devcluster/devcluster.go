@@ -37,6 +37,9 @@ import (
 // Brokers are "1", "2", ….
 const EtcdName = "etcd"
 
+// ClusterName is the name of every dev cluster in its etcd.
+const ClusterName = "dev"
+
 const (
 	startTimeout = 60 * time.Second
 	stopTimeout  = 40 * time.Second

@@ -293,7 +293,7 @@ func (c *Cluster) writeBrokerConfig(p Process, extra string) error {
 		}
 	}
 	text := fmt.Sprintf(`brokerID: %s
-cluster: dev
+cluster: `+ClusterName+`
 etcd:
   endpoints: [%s]
 storage:

@@ -1982,6 +1982,8 @@ type InventoryHeader struct {
 	Revision          int64  `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The etcd cluster that it was seen in, 0: none.
 	EtcdClusterId uint64 `protobuf:"fixed64,7,opt,name=etcd_cluster_id,json=etcdClusterId,proto3" json:"etcd_cluster_id,omitempty"`
+	// The name under which the broker looks for the cluster in etcd.
+	ClusterName   string `protobuf:"bytes,8,opt,name=cluster_name,json=clusterName,proto3" json:"cluster_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2063,6 +2065,13 @@ func (x *InventoryHeader) GetEtcdClusterId() uint64 {
 		return x.EtcdClusterId
 	}
 	return 0
+}
+
+func (x *InventoryHeader) GetClusterName() string {
+	if x != nil {
+		return x.ClusterName
+	}
+	return ""
 }
 
 // InventoryLog describes one partition's log.
@@ -2346,7 +2355,7 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x1a.runnel.v1.InventoryHeaderR\x06header\x12+\n" +
 	"\x04logs\x18\x02 \x03(\v2\x17.runnel.v1.InventoryLogR\x04logs\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\fR\bsnapshot\x12\x12\n" +
-	"\x04last\x18\x04 \x01(\bR\x04last\"\xf2\x01\n" +
+	"\x04last\x18\x04 \x01(\bR\x04last\"\x95\x02\n" +
 	"\x0fInventoryHeader\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -2356,7 +2365,8 @@ const file_runnel_v1_replication_proto_rawDesc = "" +
 	"\x13metadata_cluster_id\x18\x04 \x01(\tR\x11metadataClusterId\x12\x10\n" +
 	"\x03era\x18\x05 \x01(\x03R\x03era\x12\x1a\n" +
 	"\brevision\x18\x06 \x01(\x03R\brevision\x12&\n" +
-	"\x0fetcd_cluster_id\x18\a \x01(\x06R\retcdClusterId\"\x8d\x03\n" +
+	"\x0fetcd_cluster_id\x18\a \x01(\x06R\retcdClusterId\x12!\n" +
+	"\fcluster_name\x18\b \x01(\tR\vclusterName\"\x8d\x03\n" +
 	"\fInventoryLog\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
