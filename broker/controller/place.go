@@ -112,7 +112,7 @@ func (pl *placer) count() {
 		pl.racks[b.ID] = b.Rack
 		if pl.in.holds(pl.s, b.ID) {
 			pl.brokers = append(pl.brokers, b.ID)
-		} else if st, known := pl.s.Storage(b.ID); known && st.State == metadata.StorageActive && pl.s.Eligible(b.ID) && pl.in.rank(pl.s, b.ID) == rankUnwritable {
+		} else if pl.s.Eligible(b.ID) && pl.in.rank(pl.s, b.ID) == rankUnwritable && !leavers(pl.s)[b.ID] {
 			pl.unwritable = append(pl.unwritable, b.ID)
 		}
 	}
