@@ -27,9 +27,10 @@ func (f *faults) rollBack() {
 		n.crash(true)
 		f.tracef("disk of %d is rolled back", n.id)
 		n.disk = &past
-		refs, _ := n.logs()
-		for _, ref := range refs {
+		refs, logIDs := n.logs()
+		for i, ref := range refs {
 			f.check.ledger(ref).forced = true
+			delete(f.check.lost, logIDs[i]) // what was lost since is there again
 		}
 		f.after(f.between(20*time.Millisecond, 200*time.Millisecond), n.start)
 	})
