@@ -79,6 +79,7 @@ type Controller struct {
 
 	tenure    int64
 	suspected suspicion
+	holder    holder
 	patience  patience
 	balanced  time.Time
 	surveyed  time.Time

@@ -183,7 +183,7 @@ func topic(state metadata.TopicState, partitions, ready int32) *metadata.Topic {
 func TestDecideEligibilityWaitsForRemovals(t *testing.T) {
 	c := metadata.Contents{
 		Position: metadata.Position{Revision: 1000},
-		Brokers: []*metadata.Broker{alive(1, 11, disk3)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
+		Brokers:  []*metadata.Broker{alive(1, 11, disk3)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
 		Topics: []*metadata.Topic{topic(metadata.TopicActive, 1, 1)}, Partitions: []*metadata.Partition{single()},
 	}
 	plan := Decide(metadata.NewState(c), nil, Input{})
@@ -242,7 +242,7 @@ func TestDecideWaitsForBrokers(t *testing.T) {
 	want.Replicas = 2
 	s := metadata.NewState(metadata.Contents{
 		Position: metadata.Position{Revision: 1000},
-		Brokers: []*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
+		Brokers:  []*metadata.Broker{alive(1, 10, disk1), alive(2, 20, disk2)}, Storages: []*metadata.Storage{stored(1, 10, disk1)},
 		Topics: []*metadata.Topic{want},
 	})
 	if plan := Decide(s, nil, Input{}); len(plan.Create) != 0 || len(plan.Eligible) != 1 {

@@ -31,7 +31,7 @@ func (c *Controller) campaign(ctx context.Context, s *metadata.State, v liveness
 		t, ok, err = c.client.AcquireController(ctx, id, c.reg.Epoch())
 	} else {
 		seen := s.Controller()
-		if !vacant(s, v, seen) || slices.Contains(v.Confirmed, id) {
+		if c.alive(v, seen) || !vacant(s, v, seen) || slices.Contains(v.Confirmed, id) {
 			c.suspected = suspicion{}
 			return false, 0, nil
 		}
@@ -53,6 +53,24 @@ func (c *Controller) campaign(ctx context.Context, s *metadata.State, v liveness
 	}
 	_, err = c.cache.WaitRevision(ctx, t.Epoch)
 	return true, 0, err
+}
+
+// alive reports that a controller lives although it is suspected: it took the office while it was. What remains for it is the lease. Without
+// this, two brokers that hold each other for dead would take the office from each other for ever, as fast as etcd writes. It has to be asked
+// whenever the controller is looked at.
+func (c *Controller) alive(v liveness.View, seen *metadata.ControllerInfo) bool {
+	suspected := slices.Contains(v.Confirmed, seen.BrokerID)
+	if c.holder.tenure != seen.Epoch {
+		c.holder = holder{tenure: seen.Epoch, suspected: suspected}
+	}
+	c.holder.suspected = c.holder.suspected && suspected
+	return c.holder.suspected
+}
+
+// holder is the controller of whom this broker knows, and whether it has been suspected ever since it took office.
+type holder struct {
+	tenure    int64
+	suspected bool
 }
 
 // suspicion is when a tenure was first found to be vacant.

@@ -157,3 +157,39 @@ func TestWhoGoesFirst(t *testing.T) {
 		t.Errorf("%d successors", got)
 	}
 }
+
+// TestTwoThatRefuseEachOther: two brokers alone, both alive and in reach of etcd, hold each other for dead (a firewall refuses connections).
+// One of them gets the office, and keeps it: who has taken the key while it was suspected lives.
+func TestTwoThatRefuseEachOther(t *testing.T) {
+	one := startNode(t, 1, ids.NewStorageID())
+	one.wait("a controller", func(s *metadata.State) bool { return s.Controller() != nil && s.Eligible(1) })
+	two := startNode(t, 2, ids.NewStorageID())
+	one.wait("two brokers", func(s *metadata.State) bool { return s.Eligible(2) })
+	topic := one.create("orders", 4, 2)
+	one.wait("usable", func(s *metadata.State) bool { return s.Usable(topic.ID) })
+	first := one.cache.Snapshot().Controller().Epoch
+	one.sees(liveness.View{Suspects: []int32{2}, Confirmed: []int32{2}, Beating: []int32{1}})
+	two.sees(liveness.View{Suspects: []int32{1}, Confirmed: []int32{1}, Beating: []int32{2}})
+	s := one.wait("2 takes over", func(s *metadata.State) bool { return s.Controller().Epoch != first })
+	second := s.Controller().Epoch
+	changes := 1
+	deadline := time.After(500 * time.Millisecond)
+	for done := false; !done; {
+		if now := one.cache.Snapshot().Controller().Epoch; now != second {
+			second, changes = now, changes+1
+		}
+		select {
+		case <-one.cache.Snapshot().Changed():
+		case <-deadline:
+			done = true
+		}
+	}
+	if changes > 1 {
+		t.Errorf("the office changed hands %d times", changes)
+	}
+	for _, p := range one.cache.Snapshot().Partitions(topic.ID) {
+		if p.LeaderEpoch > 3 {
+			t.Errorf("partition %d: leader epoch %d", p.Partition, p.LeaderEpoch)
+		}
+	}
+}
