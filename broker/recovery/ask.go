@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -47,6 +48,14 @@ type Broker struct {
 	Err error
 }
 
+// Bounds of what a log may say: what a recovery adds has to fit.
+const (
+	maxEpoch      = math.MaxInt32 / 2
+	maxProducerID = math.MaxInt64 / 2
+)
+
+func plausible(epoch int32) bool { return epoch >= -1 && epoch <= maxEpoch }
+
 // ask asks the broker at one address.
 func ask(ctx context.Context, address string, conn grpc.ClientConnInterface) Broker {
 	b := Broker{Address: address, Standing: Silent, ID: -1}
@@ -88,9 +97,10 @@ func convert(in replication.Inventory) (metadata.BrokerInventory, error) {
 func convertLog(l *runnelv1.InventoryLog) (metadata.LogInventory, error) {
 	topic, id := l.GetTopicId(), l.GetLogId()
 	if len(topic) != len(ids.TopicID{}) || len(id) != 0 && len(id) != len(ids.LogID{}) || l.GetPartition() < 0 || l.GetPartition() >= metadata.MaxPartitions ||
-		l.GetLogStart() < 0 || l.GetLogEnd() < l.GetLogStart() || l.GetAdoptedEpoch() < -1 || l.GetLatestEpoch() < -1 {
-		return metadata.LogInventory{}, fmt.Errorf("%w: topic id of %d bytes, partition %d, log id of %d bytes, offsets %d to %d, epochs %d and %d", ErrInventory,
-			len(topic), l.GetPartition(), len(id), l.GetLogStart(), l.GetLogEnd(), l.GetAdoptedEpoch(), l.GetLatestEpoch())
+		l.GetLogStart() < 0 || l.GetLogEnd() < l.GetLogStart() || !plausible(l.GetAdoptedEpoch()) || !plausible(l.GetLatestEpoch()) ||
+		l.GetMaxProducerId() > maxProducerID {
+		return metadata.LogInventory{}, fmt.Errorf("%w: topic id of %d bytes, partition %d, log id of %d bytes, offsets %d to %d, epochs %d and %d, producer id %d",
+			ErrInventory, len(topic), l.GetPartition(), len(id), l.GetLogStart(), l.GetLogEnd(), l.GetAdoptedEpoch(), l.GetLatestEpoch(), l.GetMaxProducerId())
 	}
 	out := metadata.LogInventory{
 		TopicID: ids.TopicID(topic), Partition: l.GetPartition(), TopicName: l.GetTopicName(), TopicConfig: l.GetTopicConfig(),

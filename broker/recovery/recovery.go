@@ -46,8 +46,8 @@ type Situation struct {
 	Brokers []Broker
 	// Plan is nil when nobody has said what it has; Without and those that are silent are not in it.
 	Plan *metadata.Recovery
-	// Leading are brokers that use this etcd and lead partitions in it, although others refuse it: what they have acknowledged since
-	// it went back cannot be put together with what was acknowledged before.
+	// Leading are brokers that use this etcd and lead partitions in it of which those that refuse it have logs: what they have acknowledged
+	// since it went back cannot be put together with what was acknowledged before.
 	Leading []int32
 }
 
@@ -154,12 +154,17 @@ func (s *Situation) findLeading(without []int32) error {
 	if err != nil && len(contents.Partitions) == 0 {
 		return err
 	}
-	refusing := map[int32]bool{}
+	refusing, elsewhere := map[int32]bool{}, map[metadata.PartitionRef]bool{}
 	for _, b := range s.Brokers {
 		refusing[b.ID] = b.Standing == Refuses
+		for _, l := range b.Inventory.Logs {
+			elsewhere[metadata.PartitionRef{TopicID: l.TopicID, Partition: l.Partition}] = true
+		}
 	}
 	for _, b := range s.Registered {
-		leads := slices.ContainsFunc(contents.Partitions, func(p *metadata.Partition) bool { return p.Leader == b.ID && p.LeaderBrokerEpoch == b.Epoch })
+		leads := slices.ContainsFunc(contents.Partitions, func(p *metadata.Partition) bool {
+			return p.Leader == b.ID && p.LeaderBrokerEpoch == b.Epoch && elsewhere[p.PartitionRef]
+		})
 		if leads && !refusing[b.ID] && !slices.Contains(without, b.ID) && s.Count(Uses) > 0 {
 			s.Leading = append(s.Leading, b.ID)
 		}
