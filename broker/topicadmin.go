@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -33,9 +34,21 @@ func (a *topicAdmin) checkPartitions(n int32) error {
 	}
 }
 
+// room is the number of live brokers that may be given replicas. A topic with more replicas than that would wait for somebody to undrain one.
+func room(s *metadata.State) int {
+	n := 0
+	for _, b := range s.Brokers() {
+		st, known := s.Storage(b.ID)
+		if !known || st.State == metadata.StorageActive || st.State != metadata.StorageDraining && st.StorageID != b.StorageID {
+			n++ // (whoever comes back with another disk is active again in a moment)
+		}
+	}
+	return n
+}
+
 // CreateTopic returns once every partition has a leader.
 func (a *topicAdmin) CreateTopic(ctx context.Context, r *runnelv1.CreateTopicRequest) (*runnelv1.Topic, error) {
-	live := len(a.cache.Snapshot().Brokers())
+	live := room(a.cache.Snapshot())
 	t := metadata.NewTopic{
 		Name: r.GetName(), Partitions: r.GetPartitions(), Replicas: metadata.DefaultReplicas(r.GetReplicas(), live),
 		Config: r.GetConfig(), Defaults: a.defaults, Owner: r.GetOwner(),
@@ -75,7 +88,7 @@ func (a *topicAdmin) wouldCreate(t metadata.NewTopic) (*runnelv1.Topic, error) {
 	}), nil
 }
 
-// UpdateTopic returns once the change is visible here.
+// UpdateTopic returns once the change is visible here, and added partitions can be used.
 func (a *topicAdmin) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicRequest) (*runnelv1.Topic, []*runnelv1.ConfigChange, error) {
 	if err := a.checkPartitions(r.GetPartitions()); err != nil {
 		return nil, nil, err
@@ -103,14 +116,25 @@ func (a *topicAdmin) UpdateTopic(ctx context.Context, r *runnelv1.UpdateTopicReq
 	if err != nil {
 		return nil, nil, err
 	}
-	_, err = a.view.wait(ctx, func(s *metadata.State) bool {
-		now, ok := s.TopicByID(t.ID)
-		return s.Revision() >= t.Revision && (!ok || now.ReadyPartitions >= t.Partitions && s.Usable(t.ID) || now.State == metadata.TopicDeleting)
-	})
+	grown := slices.ContainsFunc(changes, func(c *runnelv1.ConfigChange) bool { return c.GetField() == "partitions" })
+	_, err = a.view.wait(ctx, func(s *metadata.State) bool { return inEffect(s, t, grown) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("topic %s was changed and the change is not in effect yet: %w", t.Name, err)
 	}
 	return a.message(t), changes, nil
+}
+
+// inEffect reports whether a State shows a change of a topic. A partition that happens to be without a leader delays added partitions only:
+// settings apply to it all the same.
+func inEffect(s *metadata.State, t *metadata.Topic, grown bool) bool {
+	now, ok := s.TopicByID(t.ID)
+	switch {
+	case s.Revision() < t.Revision:
+		return false
+	case !ok || now.State == metadata.TopicDeleting || !grown:
+		return true
+	}
+	return now.ReadyPartitions >= t.Partitions && s.Usable(t.ID)
 }
 
 // DeleteTopic returns once the topic is gone and its name is free.
