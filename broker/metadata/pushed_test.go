@@ -214,11 +214,11 @@ func TestPushesThatAreNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := start(t, cache.Run)
-	s := wait(t, cache, func(s *State) bool { _, ok := s.Partition(topic.ID, 0); return ok })
+	wait(t, cache, func(s *State) bool { _, ok := s.Partition(topic.ID, 0); return ok })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	s = cache.Snapshot()
+	s := cache.Snapshot()
 	p, _ := s.Partition(topic.ID, 0)
 	value, err := encodePartition(p)
 	if err != nil {

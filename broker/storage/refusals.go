@@ -52,13 +52,11 @@ func (g *grudge) see(now time.Time, err error) {
 	g.err, g.last = err, now
 }
 
-// miss notes that nothing refuses writes now. It reports whether the refusal has just ended.
-func (g *grudge) miss(now time.Time) (over bool) {
-	if g.err == nil || now.Sub(g.last) < calm<<g.level {
-		return false
+// miss notes that nothing refuses writes now, which ends the refusal if it has lasted.
+func (g *grudge) miss(now time.Time) {
+	if g.err != nil && now.Sub(g.last) >= calm<<g.level {
+		g.err, g.last = nil, now
 	}
-	g.err, g.last = nil, now
-	return true
 }
 
 // refusalWatch remembers refusals. It does no I/O, and is not safe for concurrent use.
