@@ -110,7 +110,8 @@ func (pl *planner) carry() {
 }
 
 // recoverStorages enters every storage that is there or known. None is eligible before the controller has looked at its registration. Marks
-// of storages that are here are dropped: their damaged logs are in no ISR any more.
+// of storages that are here are dropped: their damaged logs are in no ISR any more. What is here is neither lost nor forgotten, whatever was
+// known of it or of another disk under the id: its logs are chosen from, and who is chosen has to be able to lead.
 func (pl *planner) recoverStorages() error {
 	entries := map[int32]*Storage{}
 	for id, st := range pl.newest.storages {
@@ -125,6 +126,10 @@ func (pl *planner) recoverStorages() error {
 			entries[inv.BrokerID] = st
 		}
 		st.StorageID, st.Marks = inv.StorageID, nil
+		if st.State == StorageFenced || st.State == StorageDecommissioned {
+			st.State = StorageActive
+			pl.find(SeverityWarning, "", -1, "broker %d was fenced or decommissioned; its storage %s is here, so it counts again", inv.BrokerID, inv.StorageID)
+		}
 	}
 	for id, st := range entries {
 		value, err := encodeStorage(st)

@@ -319,3 +319,36 @@ func TestRecoveryRefusesWhatDoesNotBelongTogether(t *testing.T) {
 		t.Errorf("findings %+v", r.Findings)
 	}
 }
+
+// TestRecoveryCountsEveryStorageThatIsThere: a source can call a broker's storage fenced or decommissioned that is here all the same, by
+// another disk under the same id or because it came back. Its log may be the one that has everything, so it must be able to lead.
+func TestRecoveryCountsEveryStorageThatIsThere(t *testing.T) {
+	rm := remains{t}
+	orders := rm.topic("orders", 1, TopicActive, 1)
+	for state, want := range map[StorageState]StorageState{
+		StorageFenced: StorageActive, StorageDecommissioned: StorageActive, StorageDraining: StorageDraining,
+	} {
+		source := rm.snapshot(500, 4, orders)
+		for i, kv := range source.Keys {
+			if kv.Key == relative.keys.storage(2) {
+				value, err := encodeStorage(&Storage{BrokerID: 2, StorageID: ids.StorageID{9}, State: state})
+				if err != nil {
+					t.Fatal(err)
+				}
+				source.Keys[i].Value = value
+			}
+		}
+		_, s := rm.plan(RecoveryInput{
+			Inventories: []BrokerInventory{rm.broker(1, rm.log(orders, 0, 1, 5, 10)), rm.broker(2, rm.log(orders, 0, 2, 6, 8)), rm.broker(3)},
+			Snapshots:   [][]byte{rm.bytes(source)},
+		})
+		p, _ := s.Partition(orders.ID, 0)
+		st, _ := s.Storage(2)
+		if p == nil || len(p.ISR) != 1 || p.ISR[0].BrokerID != 2 || st.StorageID != rm.storage(2) {
+			t.Fatalf("state %d: %+v, %+v", state, p, st)
+		}
+		if st.State != want {
+			t.Errorf("state %d becomes %d, want %d", state, st.State, want)
+		}
+	}
+}
