@@ -38,7 +38,7 @@ func (w *watcher) deliver() {
 	case w.broken || w.closed || w.p.dead:
 		return
 	case w.p.node.etcdCut || e.down():
-		w.break_()
+		w.lose()
 		return
 	}
 	changes, ok := e.since(w.next, w.from, w.to)
@@ -51,8 +51,8 @@ func (w *watcher) deliver() {
 	w.p.do(func() { w.p.cache.accept(w.index, changes, reached) })
 }
 
-// break_ loses the watch; it comes back by itself.
-func (w *watcher) break_() {
+// lose loses the watch; it comes back by itself.
+func (w *watcher) lose() {
 	if w.broken || w.closed {
 		return
 	}

@@ -6,9 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/replica"
-	"runnel.dev/runnel/internal/ids"
 	"runnel.dev/runnel/record"
 )
 
@@ -60,90 +58,6 @@ func (w *world) must(err error) {
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// checker knows the truth, and compares what brokers do with it.
-type checker struct {
-	*world
-	ledgers       []*ledger
-	leaderChanges int
-	// lost are logs that are not there any more, whatever the metadata say.
-	lost map[ids.LogID]bool
-	// acks are what each log has acknowledged, ever.
-	acks map[ids.LogID]*acks
-}
-
-// acks of one log: the highest offset ever and in each epoch, and the registrations that it was acknowledged under in the newest epoch.
-type acks struct {
-	most  int64
-	in    map[int32]int64
-	epoch int32
-	under []int64
-}
-
-// ledger is the truth about one partition.
-type ledger struct {
-	ref      metadata.PartitionRef
-	min      int
-	batches  []committed
-	end      int64
-	ackedEnd int64
-	// reached is how far the leaders of each epoch have committed.
-	reached map[int32]int64
-	// ackedEpoch is the newest epoch in which anything was acknowledged, or told as the latest offset, and latest the highest of those.
-	ackedEpoch int32
-	latest     int64
-	leaders    map[int32]incarnation
-	record     *metadata.Partition
-	// asked is the highest log start that anybody wanted, published the highest that any leader has published.
-	asked, published int64
-	// losses are replicas that were lost since the partition was last known to be whole.
-	losses     int
-	wholeSince time.Duration
-	// forced: somebody has had a leader elected that need not have everything. Nothing is promised about the records from then on.
-	forced bool
-	// changes is how often the record changed since the beginning of a window of time.
-	changes     int
-	changesFrom time.Duration
-}
-
-// committed is one batch below the high watermark of some replica.
-type committed struct {
-	base, next int64
-	hash       uint32 // of all bytes
-	crc        uint32 // of what the producer wrote
-}
-
-type incarnation struct {
-	broker int32
-	boot   metadata.BootID
-	epoch  int64
-}
-
-func newChecker(w *world) *checker {
-	return &checker{world: w, lost: map[ids.LogID]bool{}, acks: map[ids.LogID]*acks{}}
-}
-
-func (c *checker) ledger(ref metadata.PartitionRef) *ledger {
-	for _, l := range c.ledgers {
-		if l.ref == ref {
-			return l
-		}
-	}
-	return nil
-}
-
-// at finds the batch that begins at base, or where it would be.
-func (l *ledger) at(base int64) (int, bool) {
-	return slices.BinarySearchFunc(l.batches, base, func(b committed, t int64) int {
-		switch {
-		case b.base < t:
-			return -1
-		case b.base > t:
-			return 1
-		}
-		return 0
-	})
-}
 
 // compare walks a replica's batches from an offset on, up to another one, and compares them with the ledger; what is newly committed is
 // added to it.
@@ -362,8 +276,8 @@ func (c *checker) sendsAck(pt *part, epoch int32, registration, offset int64) {
 		a.under = append(a.under, registration)
 	}
 	a.most, a.in[epoch] = max(a.most, offset), max(a.in[epoch], offset)
-	if real := pt.node.durable[pt.ref]; offset > real {
-		c.fail(invAckFlushed, "%s acknowledges %d, on its disk is %d", pt.name(), offset, real)
+	if onDisk := pt.node.durable[pt.ref]; offset > onDisk {
+		c.fail(invAckFlushed, "%s acknowledges %d, on its disk is %d", pt.name(), offset, onDisk)
 	}
 }
 
@@ -411,149 +325,4 @@ func (c *checker) ackedDurable(pt *part, l *ledger, w *waiting) {
 // told: a client was told of an offset under an epoch.
 func (c *checker) told(l *ledger, epoch int32, end int64) {
 	l.ackedEpoch, l.latest = max(l.ackedEpoch, epoch), max(l.latest, end)
-}
-
-// recordChanged: a key changed in etcd.
-func (c *checker) recordChanged(ch *change) {
-	if ch.deleted {
-		return
-	}
-	contents := c.decode(ch.KV)
-	for _, st := range contents.Storages {
-		c.storageChanged(st)
-	}
-	for _, p := range contents.Partitions {
-		if l := c.ledger(p.PartitionRef); l != nil {
-			c.partitionChanged(l, p)
-		}
-	}
-}
-
-func (c *checker) storageChanged(st *metadata.Storage) {
-	for _, l := range c.ledgers {
-		if l.record == nil {
-			continue
-		}
-		if m, ok := l.record.Member(st.BrokerID); ok && st.EligibleEpoch > 0 && m.StorageID != st.StorageID {
-			c.fail(invEligible, "broker %d is eligible with storage %s, and %s has %s in sync", st.BrokerID, short(st.StorageID), c.name(l.ref),
-				members(l.record.ISR))
-		}
-	}
-}
-
-func (c *checker) partitionChanged(l *ledger, p *metadata.Partition) {
-	old := l.record
-	l.record = p
-	c.tracef("record %s: leader %d/%d epoch %d isr %s replicas %v", c.name(p.PartitionRef), p.Leader, p.LeaderBrokerEpoch, p.LeaderEpoch, members(p.ISR),
-		p.Replicas)
-	if old == nil {
-		return
-	}
-	if c.now-l.changesFrom > changeWindow {
-		l.changes, l.changesFrom = 0, c.now
-	}
-	if l.changes++; l.changes > maxChanges {
-		c.fail(invSettles, "%s changed %d times in %s", c.name(l.ref), l.changes, c.now-l.changesFrom)
-	}
-	switch {
-	case p.LeaderEpoch < old.LeaderEpoch:
-		c.fail(invEpochForward, "%s: epoch %d after %d", c.name(l.ref), p.LeaderEpoch, old.LeaderEpoch)
-	case p.LeaderEpoch == old.LeaderEpoch && (p.Leader != old.Leader || p.LeaderBrokerEpoch != old.LeaderBrokerEpoch):
-		c.fail(invEpochForward, "%s: epoch %d is led by broker %d (%d), and was by broker %d (%d)", c.name(l.ref), p.LeaderEpoch, p.Leader,
-			p.LeaderBrokerEpoch, old.Leader, old.LeaderBrokerEpoch)
-	}
-	if p.LeaderEpoch > old.LeaderEpoch && p.Leader != metadata.NoLeader {
-		c.cov.hit(Elections)
-		if p.Leader != old.Leader {
-			c.cov.hit(LeaderChanges)
-			c.leaderChanges++
-		}
-		if m, ok := p.Member(p.Leader); (!ok || !slices.Contains(old.ISR, m)) && !l.forced {
-			c.fail(invCleanElection, "%s: broker %d is elected, in sync were %s", c.name(l.ref), p.Leader, members(old.ISR))
-		}
-	}
-	c.inSyncChanged(l, old, p)
-}
-
-func (c *checker) inSyncChanged(l *ledger, old, p *metadata.Partition) {
-	added, removed := 0, 0
-	shrinksByLoss := true
-	for _, m := range old.ISR {
-		if !slices.Contains(p.ISR, m) {
-			removed++
-			shrinksByLoss = shrinksByLoss && c.lost[m.LogID]
-		}
-	}
-	for _, m := range p.ISR {
-		if !slices.Contains(old.ISR, m) {
-			added++
-			c.added(l, old, p, m)
-		}
-	}
-	switch {
-	case old.LeaderEpoch == 0:
-	case added > 0 && removed > 0:
-		c.cov.hit(ISRReplacements)
-	case added > 0:
-		c.cov.hit(ISRGrows)
-	case removed > 0:
-		c.cov.hit(ISRShrinks)
-	}
-	if old.LeaderEpoch > 0 && len(p.ISR) < len(old.ISR) && len(p.ISR) < l.min && !shrinksByLoss && !l.forced {
-		c.fail(invMinimum, "%s: from %s to %s, the minimum is %d", c.name(l.ref), members(old.ISR), members(p.ISR), l.min)
-	}
-}
-
-// added: a member came into the in-sync set.
-func (c *checker) added(l *ledger, old, p *metadata.Partition, m metadata.Member) {
-	if old.LeaderEpoch == 0 || old.LeaderEpoch != p.LeaderEpoch || l.forced {
-		return
-	}
-	now := c.etcd.get(c.build.BrokerKey(m.BrokerID)).Revision
-	if a := c.acks[m.LogID]; a == nil || a.epoch != p.LeaderEpoch || !slices.Contains(a.under, now) {
-		c.fail(invGrowth, "%s: %d/%s is added in epoch %d, registered under %d, and acknowledged under %+v", c.name(l.ref), m.BrokerID, short(m.LogID),
-			p.LeaderEpoch, now, a)
-	}
-}
-
-// loses notes that logs of a broker are gone.
-func (c *checker) loses(n *node, ref metadata.PartitionRef, id ids.LogID) {
-	c.lost[id] = true
-	delete(n.durable, ref)
-	if l := c.ledger(ref); l.record != nil && slices.Contains(l.record.Replicas, n.id) {
-		l.losses++
-		l.wholeSince = -1
-	}
-}
-
-// mayLose reports whether a broker's replica of a partition may be lost now without losing what the design promises to keep: the losses of
-// one disk less than the minimum, until the partition is whole again.
-func (c *checker) mayLose(n *node, ref metadata.PartitionRef) bool {
-	l := c.ledger(ref)
-	if l == nil || l.record == nil || l.forced {
-		return false
-	}
-	return !slices.Contains(l.record.Replicas, n.id) || l.losses+1 <= l.min-1
-}
-
-// watchWhole forgives losses once a partition has been whole, on storage that the metadata know, for long enough that no change from before
-// can come any more.
-func (c *checker) watchWhole() {
-	for _, l := range c.ledgers {
-		if l.record == nil || l.losses == 0 {
-			continue
-		}
-		whole := len(l.record.ISR) >= l.min && len(l.record.ISR) == len(l.record.Replicas)
-		for _, m := range l.record.ISR {
-			whole = whole && !c.lost[m.LogID]
-		}
-		switch {
-		case !whole:
-			l.wholeSince = -1
-		case l.wholeSince < 0:
-			l.wholeSince = c.now
-		case c.now-l.wholeSince > 12*time.Second:
-			l.losses = 0
-		}
-	}
 }

@@ -10,5 +10,5 @@
 //   - etcd.go: revisions, leases, transactions, history; etcdclient.go: what a broker sees of it, with loss and delay; cache.go: its watches.
 //   - network.go: messages and streams between brokers. host.go: a broker's disk, sync rounds and journal.
 //   - node.go, broker.go, partition.go, stream.go, control.go: a broker, which is the thin shell around the real machines.
-//   - clients.go: producers and consumers; faults.go: what goes wrong and when; check.go, ledger.go: what must hold all the same.
+//   - clients.go: producers and consumers; faults.go: what goes wrong and when; check.go, check_record.go, ledger.go, judge.go: what must hold all the same.
 package sim

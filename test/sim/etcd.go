@@ -271,7 +271,7 @@ func (e *etcd) elect(outage time.Duration) {
 	}
 	for _, w := range e.watchers {
 		if e.chance(0.5) {
-			w.break_()
+			w.lose()
 		}
 	}
 }

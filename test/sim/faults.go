@@ -271,7 +271,7 @@ func (f *faults) etcdElection() { f.etcd.elect(f.between(100*time.Millisecond, 2
 func (f *faults) compaction() {
 	for _, w := range f.etcd.watchers {
 		if f.chance(0.4) {
-			w.break_()
+			w.lose()
 		}
 	}
 	f.after(f.between(0, 300*time.Millisecond), f.etcd.compact)

@@ -59,7 +59,7 @@ func (pt *part) fromLeader(ev replica.Event, batches []byte) {
 	}
 	if batches == nil {
 		if ev.Kind == replica.EventGranted {
-			pt.return_(pt.ghost)
+			pt.comeBack(pt.ghost)
 			pt.ghost = nil
 		}
 		pt.step(ev)

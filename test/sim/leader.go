@@ -245,7 +245,7 @@ func (pt *part) answerSub(e *replica.Effect) {
 	}
 	s.stream.send(toFollower, func() { f.fromLeader(ev, nil) })
 	if e.Kind == replica.EffectGrant {
-		pt.return_(pt.ghosts[f.node.id])
+		pt.comeBack(pt.ghosts[f.node.id])
 		pt.pump(s)
 	}
 }

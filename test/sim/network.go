@@ -155,8 +155,8 @@ func (st *stream) remember(end int, deliver func()) {
 	}
 }
 
-// return_ delivers what was remembered, now and then.
-func (pt *part) return_(deliver func()) {
+// comeBack delivers what was remembered, now and then.
+func (pt *part) comeBack(deliver func()) {
 	if deliver != nil && !pt.faults.calmed && pt.chance(0.4) {
 		pt.cov.hit(LateMessages)
 		pt.later(pt.between(0, 3*time.Millisecond), deliver)

@@ -47,7 +47,7 @@ func replay(seed uint64, traced bool) int {
 const enoughSeeds = 150
 
 func run(first uint64, seeds, workers int, covered, all bool) int {
-	began := time.Now() //nolint:forbidigo // real time, for people
+	began := time.Now()
 	work := make(chan uint64)
 	results := make(chan sim.Result)
 	var group sync.WaitGroup
@@ -95,7 +95,7 @@ func run(first uint64, seeds, workers int, covered, all bool) int {
 		}
 	}
 	fmt.Println(total.String())
-	fmt.Printf("seeds=%d virtual=%s leader-changes=%d trace=%016x took=%s\n", ran, virtual, changes, hash, time.Since(began).Round(time.Millisecond)) //nolint:forbidigo // as above
+	fmt.Printf("seeds=%d virtual=%s leader-changes=%d trace=%016x took=%s\n", ran, virtual, changes, hash, time.Since(began).Round(time.Millisecond))
 	if missing := total.Missing(); covered && !failed && ran >= enoughSeeds && len(missing) > 0 {
 		fmt.Printf("never met: %s\n", strings.Join(missing, " "))
 		failed = true
