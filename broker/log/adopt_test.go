@@ -30,6 +30,22 @@ func TestAdoptedEpochIsDurableWithTheNextRound(t *testing.T) {
 	}
 }
 
+func TestFlushedCallbacksEnd(t *testing.T) {
+	e := newEnv(t, testConfig())
+	var calls []string
+	first := e.l.OnFlushed(func(int64) { calls = append(calls, "first") })
+	e.l.OnFlushed(func(int64) { calls = append(calls, "second") })
+	e.l.AdoptEpoch(1)
+	must(t, e.host.round(e.l))
+	first()
+	first()
+	e.l.AdoptEpoch(2)
+	must(t, e.host.round(e.l))
+	if !slices.Equal(calls, []string{"first", "second", "second"}) || len(*e.l.callbacks.Load()) != 1 {
+		t.Fatalf("%v", calls)
+	}
+}
+
 // TestAdoptedDuringARoundWaitsForTheNext: the round captured what it journals before.
 func TestAdoptedDuringARoundWaitsForTheNext(t *testing.T) {
 	e := newEnv(t, testConfig())

@@ -3,6 +3,7 @@ package log
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +54,7 @@ type Log struct {
 	state                        atomic.Pointer[State]
 	// dirty is set while the Host has been told and PrepareSync has not been called.
 	dirty     atomic.Bool
-	callbacks atomic.Pointer[[]func(int64)]
+	callbacks atomic.Pointer[[]*func(int64)]
 
 	startMu sync.Mutex // log-start moves; garbage
 	garbage []int64    // bases of segments whose files could not be unlinked yet
@@ -141,15 +142,25 @@ func (l *Log) Counters() (recordsIn, bytesIn, bytesOut uint64) {
 }
 
 // OnFlushed registers f to be called with the flushed offset after every sync round that moved it or AdoptedDurable, on the
-// goroutine of the sync scheduler, in order. f must not block. There is no way to unregister.
-func (l *Log) OnFlushed(f func(flushed int64)) {
+// goroutine of the sync scheduler, in order, until stop is called; a call that is under way then may still be running. f must not block.
+func (l *Log) OnFlushed(f func(flushed int64)) (stop func()) {
+	own := &f
+	l.changeCallbacks(func(fs []*func(int64)) []*func(int64) { return append(fs, own) })
+	return func() {
+		l.changeCallbacks(func(fs []*func(int64)) []*func(int64) {
+			return slices.DeleteFunc(fs, func(f *func(int64)) bool { return f == own })
+		})
+	}
+}
+
+func (l *Log) changeCallbacks(change func([]*func(int64)) []*func(int64)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var fs []func(int64)
+	var fs []*func(int64)
 	if old := l.callbacks.Load(); old != nil {
-		fs = append(fs, *old...)
+		fs = slices.Clone(*old)
 	}
-	fs = append(fs, f)
+	fs = change(fs)
 	l.callbacks.Store(&fs)
 }
 

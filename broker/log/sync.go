@@ -110,7 +110,7 @@ func (l *Log) CompleteSync(p SyncPoint, err error) {
 	}
 	if fs := l.callbacks.Load(); moved && fs != nil {
 		for _, f := range *fs {
-			f(flushed)
+			(*f)(flushed)
 		}
 	}
 }

@@ -64,6 +64,8 @@ type Partition struct {
 	wokenAt int64
 
 	wakers wakers
+	// stopFlushed ends the log's calls: a log may outlive its partition.
+	stopFlushed func()
 }
 
 // New returns the partition of a log. It follows nobody and leads nothing until SetRecord.
@@ -77,7 +79,7 @@ func New(c Config) *Partition {
 	}
 	p.machine = replica.New(c.Replica, machineLog{c.Log})
 	p.role.Store(&role{Role: Role{LeaderID: -1}})
-	c.Log.OnFlushed(func(int64) { p.step(replica.Event{Kind: replica.EventFlushed}, waitsForNothing) })
+	p.stopFlushed = c.Log.OnFlushed(func(int64) { p.step(replica.Event{Kind: replica.EventFlushed}, waitsForNothing) })
 	return p
 }
 

@@ -148,6 +148,7 @@ func (p *Partition) Close() {
 	p.ticks.Store(false)
 	p.pending.mu.Unlock()
 	p.produceMu.Unlock()
+	p.stopFlushed()
 	if mine {
 		p.drain(waitsForNothing)
 	}
