@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -64,6 +65,8 @@ type conns struct {
 		sync.Mutex
 		closed bool
 		byKey  map[connKey]*grpc.ClientConn
+		// retired were replaced while they could not connect; a call that was about to use one still fails as it would have.
+		retired map[connKey]*grpc.ClientConn
 	}
 }
 
@@ -103,7 +106,7 @@ func newConns(cfg *config, cdc *codec.Codec) (*conns, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout, Backoff: connectBackoff}),
 		grpc.WithIdleTimeout(0),
 	}, cfg.dialOptions...)}
-	c.mu.byKey = make(map[connKey]*grpc.ClientConn)
+	c.mu.byKey, c.mu.retired = make(map[connKey]*grpc.ClientConn), make(map[connKey]*grpc.ClientConn)
 	return c, nil
 }
 
@@ -126,6 +129,8 @@ func (c *conns) get(address string, p purpose) (*grpc.ClientConn, error) {
 }
 
 // retry lets connections to an address be tried at once, whatever their back-off: there is news of the broker. Without purposes, all of them.
+// Connections that wait are replaced: gRPC's own way to cut the back-off short (ResetConnectBackoff, as of 1.85) reads a map that the
+// connection may be changing.
 func (c *conns) retry(address string, purposes ...purpose) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,9 +138,16 @@ func (c *conns) retry(address string, purposes ...purpose) {
 		purposes = []purpose{forControl, forProduce, forFetch}
 	}
 	for _, p := range purposes {
-		if cc := c.mu.byKey[connKey{address, p}]; cc != nil {
-			cc.ResetConnectBackoff()
+		key := connKey{address, p}
+		cc := c.mu.byKey[key]
+		if cc == nil || cc.GetState() != connectivity.TransientFailure {
+			continue
 		}
+		if old := c.mu.retired[key]; old != nil {
+			_ = old.Close()
+		}
+		c.mu.retired[key] = cc
+		delete(c.mu.byKey, key)
 	}
 }
 
@@ -143,10 +155,12 @@ func (c *conns) retry(address string, purposes ...purpose) {
 func (c *conns) retain(addresses map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, cc := range c.mu.byKey {
-		if !addresses[key.address] {
-			_ = cc.Close()
-			delete(c.mu.byKey, key)
+	for _, conns := range []map[connKey]*grpc.ClientConn{c.mu.byKey, c.mu.retired} {
+		for key, cc := range conns {
+			if !addresses[key.address] {
+				_ = cc.Close()
+				delete(conns, key)
+			}
 		}
 	}
 }
@@ -155,9 +169,11 @@ func (c *conns) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.closed = true
-	for key, cc := range c.mu.byKey {
-		_ = cc.Close()
-		delete(c.mu.byKey, key)
+	for _, conns := range []map[connKey]*grpc.ClientConn{c.mu.byKey, c.mu.retired} {
+		for key, cc := range conns {
+			_ = cc.Close()
+			delete(conns, key)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
@@ -143,13 +144,14 @@ func (c *Conns) Refused(id int32, class Class) bool {
 	return errors.Is(cc.mu.dialed, syscall.ECONNREFUSED)
 }
 
-// Retry lets the next call to a peer connect at once, whatever the back-off.
+// Retry lets the next call to a peer connect at once, whatever the back-off. A connection that waits for it is replaced: gRPC's own way to
+// cut it short (ResetConnectBackoff, as of 1.85) reads a map that the connection may be changing.
 func (c *Conns) Retry(id int32, class Class) {
 	c.mu.Lock()
-	cc := c.mu.byKey[key{id, class}]
-	c.mu.Unlock()
-	if cc != nil {
-		cc.ResetConnectBackoff()
+	defer c.mu.Unlock()
+	k := key{id, class}
+	if cc := c.mu.byKey[k]; cc != nil && cc.GetState() == connectivity.TransientFailure {
+		c.dropLocked(k)
 	}
 }
 
