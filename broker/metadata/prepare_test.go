@@ -99,6 +99,15 @@ func TestRecoveryFromAnEtcdThatWentOn(t *testing.T) {
 	if _, ok := s.Topic("b"); !ok || !said(r, SeverityWarning, "is older than the snapshot") {
 		t.Errorf("source %s, findings %+v", r.Source, r.Findings)
 	}
+	// Nor is it known to have deleted what it does not have.
+	etcd = rm.snapshot(450, 1, a)
+	in.Etcd, in.Inventories[0] = etcd, rm.broker(1, rm.log(b, 0, 1, 2, 10))
+	if r, s = rm.plan(in); r.Source != "etcd (era 1, revision 450)" {
+		t.Errorf("source %s", r.Source)
+	}
+	if x, ok := s.Topic("b"); !ok || x.ID != b.ID {
+		t.Errorf("a topic that a directory has: %+v, findings %+v", x, r.Findings)
+	}
 	etcd, snapshot = rm.snapshot(400, 1, b), rm.snapshot(300, 1, a)
 	in.Etcd, in.Snapshots = etcd, [][]byte{rm.bytes(snapshot)}
 	if r, s := rm.plan(in); said(r, SeverityWarning, "is older") {

@@ -7,7 +7,8 @@ import (
 )
 
 // A recovery makes metadata out of what is left after etcd was lost or went back in time: its old contents, cluster snapshots, and the
-// brokers' data directories. PlanRecovery decides, Client.Restore writes. All brokers are stopped meanwhile; those that start wait.
+// brokers' data directories. Client.BeginRecovery stops brokers, PlanRecovery decides, Client.Restore writes. Brokers that start meanwhile
+// wait.
 //
 // # Why nothing that was acknowledged is missing
 //

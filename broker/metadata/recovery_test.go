@@ -141,7 +141,7 @@ func TestRecoveryOfTopics(t *testing.T) {
 			rm.broker(1, rm.log(kept, 0, 1, 2, 5), grown, rm.log(deleting, 0, 1, 2, 5), rm.log(gone, 0, 1, 2, 5)),
 			rm.broker(2, rm.log(kept, 1, 2, 2, 5), new1), rm.broker(3),
 		},
-		Etcd: rm.snapshot(500, 2, kept, deleting), Snapshots: [][]byte{rm.bytes(rm.snapshot(400, 2, kept, deleting, gone))},
+		Etcd: rm.snapshot(900, 2, kept, deleting), Snapshots: [][]byte{rm.bytes(rm.snapshot(400, 2, kept, deleting, gone))},
 	})
 	outcomes := map[string]TopicOutcome{}
 	for _, x := range r.Topics {

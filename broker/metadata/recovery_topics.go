@@ -13,7 +13,8 @@ import (
 
 // recoverTopics decides which topics there are, and what becomes of their partitions.
 //
-// Invariant: what the newest source shows as being deleted, or does not show any more although an older one did, is not brought back.
+// Invariant: what the newest source shows as being deleted, or does not show any more although an older one did, is not brought back. But of
+// an etcd that went back in time nobody knows whether it ever had seen what it does not show: then what directories hold is kept.
 func (pl *planner) recoverTopics() error {
 	byTopic := map[ids.TopicID][]holder{}
 	for _, ref := range pl.refs() {
@@ -41,13 +42,13 @@ func (pl *planner) recoverTopics() error {
 			pl.find(SeverityWarning, t.Name, -1, "topic %s was called %q, which is the name of topic %s", t.ID, was, other)
 		}
 		taken[t.Name] = t.ID
-		pl.find(SeverityWarning, t.Name, -1, "topic %s is rebuilt from %d logs: no source knows it, it is newer than all of them", t.ID, len(logs))
+		pl.find(SeverityWarning, t.Name, -1, "topic %s is rebuilt from %d logs: it is newer than what the source knows", t.ID, len(logs))
 		if err := pl.topic(t, logs, TopicRebuilt); err != nil {
 			return err
 		}
 	}
 	for _, id := range sortedIDs(byTopic) {
-		if _, kept := pl.newest.topics[id]; !kept && pl.ever[id] {
+		if pl.deleted(id) {
 			name := best(byTopic[id]).TopicName
 			pl.out.Topics = append(pl.out.Topics, TopicRecovery{Name: name, ID: id, Outcome: TopicDropped})
 			pl.find(SeverityWarning, name, -1, "topic %s was deleted before %s: its %d logs stay where they are, and nothing serves them",
@@ -57,11 +58,21 @@ func (pl *planner) recoverTopics() error {
 	return nil
 }
 
+// deleted reports whether the newest source does not have a topic any more.
+func (pl *planner) deleted(id ids.TopicID) bool { return pl.ever[id] && pl.newest.topics[id] == nil && !pl.wentBack() }
+
+// wentBack reports whether the newest source is an etcd that is older than what brokers have seen. It may have been written to since, and
+// so be ahead of snapshots that it knows nothing of.
+func (pl *planner) wentBack() bool {
+	at := pl.newest.snap.Position
+	return pl.in.Etcd != nil && pl.newest.snap == pl.in.Etcd && (at.Before(pl.known) || at.EtcdClusterID != pl.known.EtcdClusterID)
+}
+
 // rebuild makes records of topics that only directories know, those with most logs first.
 func (pl *planner) rebuild(byTopic map[ids.TopicID][]holder) []*Topic {
 	var out []*Topic
 	for _, id := range sortedIDs(byTopic) {
-		if pl.ever[id] {
+		if pl.newest.topics[id] != nil || pl.deleted(id) {
 			continue
 		}
 		logs := byTopic[id]

@@ -230,5 +230,5 @@ func (e *ClusterNameError) Error() string {
 	return fmt.Sprintf("broker %d at %s belongs to the cluster %q, not to %q", e.Broker, e.Address, e.Cluster, e.Asked)
 }
 
-// ErrNotStopped: brokers go on although the recovery has begun.
+// ErrNotStopped says that brokers go on although the recovery has begun.
 var ErrNotStopped = errors.New("not all brokers have stopped")

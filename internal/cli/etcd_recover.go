@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"runnel.dev/runnel/broker/config"
@@ -155,7 +154,7 @@ func (a *app) recoverEtcd(c *cobra.Command, f recoverFlags) (err error) {
 
 // connector opens connections to brokers as the flags of every command say.
 func (a *app) connector() (func(string) (grpc.ClientConnInterface, func() error, error), error) {
-	var creds credentials.TransportCredentials = insecure.NewCredentials()
+	creds := insecure.NewCredentials()
 	if a.tls.enabled() {
 		source, err := tlsreload.New(tlsreload.Config{CAFile: a.tls.ca, CertFile: a.tls.cert, KeyFile: a.tls.key, ServerName: a.tls.serverName}, a.Clock,
 			slog.New(slog.DiscardHandler))

@@ -162,8 +162,8 @@ func (v *recoveryView) plan(p *metadata.Recovery, logs map[metadata.PartitionRef
 
 // show prints what was found, and the plan.
 func (s *recoverSession) show(now *recovery.Situation) error {
-	v := viewRecovery(now, s.f.without)
-	return s.a.print(v, func(t *table) {
+	v, a := viewRecovery(now, s.f.without), s.a
+	return a.print(v, func(t *table) {
 		if t.nameOnly {
 			t.row(v.ClusterID)
 			return

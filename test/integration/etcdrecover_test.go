@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/config"
+	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/client"
 	"runnel.dev/runnel/internal/cli"
 	"runnel.dev/runnel/internal/clock"
@@ -29,9 +31,14 @@ func recoverable(t *testing.T) *testcluster.Cluster {
 // etcdRecover runs the command against all brokers, and returns its exit code and what it printed.
 func etcdRecover(t *testing.T, c *testcluster.Cluster, flags ...string) (code int, out, errs string) {
 	t.Helper()
+	return etcdRecoverFrom(t, c, strings.TrimPrefix(c.URL(), "runnel://"), flags...)
+}
+
+func etcdRecoverFrom(t *testing.T, c *testcluster.Cluster, brokers string, flags ...string) (code int, out, errs string) {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	line := []string{
-		"etcd", "recover", "--endpoints", strings.Join(c.Etcd().Endpoints(), ","), "--cluster", c.Name(), "--brokers", strings.TrimPrefix(c.URL(), "runnel://"),
+		"etcd", "recover", "--endpoints", strings.Join(c.Etcd().Endpoints(), ","), "--cluster", c.Name(), "--brokers", brokers,
 		"--wait", "40s", "--timeout", "5s",
 	}
 	code = cli.Run(t.Context(), cli.Env{
@@ -104,7 +111,7 @@ func TestEtcdOfAnHourAgo(t *testing.T) {
 		refuses(t, c.Broker(id+1))
 	}
 	code, out, _ := etcdRecover(t, c)
-	if code != 0 || !strings.Contains(out, "rebuilt") || !strings.Contains(out, "kept") || !strings.Contains(out, "old/1") {
+	if code != 0 || !strings.Contains(out, "kept") || !strings.Contains(out, "old/1") || !strings.Contains(out, "new/1") {
 		t.Fatal("the plan")
 	}
 	for id := range int32(3) {
@@ -231,4 +238,45 @@ func TestBrokersThatUseAnOldEtcd(t *testing.T) {
 	inSync(t, last, "later", 2)
 	inSync(t, last, "single", 1)
 	wantAll(t, last, acked)
+}
+
+// TestClusterFoundedByMistake: a broker with an empty disk has met the empty etcd first. The others belong to another cluster and end; they
+// come back once the recovery has begun.
+func TestClusterFoundedByMistake(t *testing.T) {
+	t.Parallel()
+	c := recoverable(t)
+	cl := c.Client()
+	createReplicated(t, cl, "t", 1, 3)
+	inSync(t, cl, "t", 3)
+	produce(t, cl, "t", 0, values(10)...)
+	for id := range int32(3) {
+		c.Broker(id + 1).Stop()
+	}
+	c.Etcd().Restore(t, "")
+	founder := c.AddBroker(3)
+	founder.Start()
+	c.Broker(1).Launch()
+	var foreign *metadata.ForeignEtcdError
+	if err := c.Broker(1).Wait(); !errors.As(err, &foreign) {
+		t.Fatalf("a broker of another cluster: %v", err)
+	}
+	founder.Stop()
+	brokers := c.Broker(1).Address() + "," + c.Broker(2).Address()
+	code, _, errs := etcdRecoverFrom(t, c, brokers, "--apply", "--wait", "1s", "--discard-cluster", foreign.Got, "--cluster-id", foreign.Want)
+	if code != 1 || !strings.Contains(errs, "start the brokers") {
+		t.Fatal("the mark, without brokers")
+	}
+	for id := range int32(2) {
+		c.Broker(id + 1).Launch()
+		refuses(t, c.Broker(id+1))
+	}
+	if code, _, _ := etcdRecoverFrom(t, c, brokers, "--apply", "--no-backup", "--accept-missing", "3"); code != 0 {
+		t.Fatal("the recovery")
+	}
+	for id := range int32(2) {
+		c.Broker(id + 1).AwaitReady()
+	}
+	if got := texts(read(t, c.Client(), client.Earliest, tp("t", 0))); !slices.Equal(got, values(10)) {
+		t.Errorf("read %q", got)
+	}
 }
