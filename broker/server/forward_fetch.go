@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -12,8 +14,18 @@ import (
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 )
 
-// proxyWindow is what one stream to another broker may have sent that the client has not taken yet, bytes. One batch more is possible.
-const proxyWindow = 2 << 20
+const (
+	// proxyWindow is what one stream to another broker may have sent that the client has not taken yet, bytes. One batch more is possible.
+	proxyWindow = 2 << 20
+	// leastWindow is what remains of it however many streams there are.
+	leastWindow = 64 << 10
+)
+
+// readWindow is proxyWindow as long as all streams together stay within a share of what clients may have in flight, and less when they do not:
+// clients that do not read must not add up.
+func (s *Server) readWindow() int64 {
+	return min(max(s.limits.InFlightBytes/peerShare/max(s.reads.Load(), 1), leastWindow), proxyWindow)
+}
 
 // fetchProxy is a Fetch stream to another broker on behalf of one stream of a client. Frames wait in their subscription until the client has credit;
 // how many may wait is bounded by a window over all of them, which the other broker sees as the stream's credit.
@@ -27,10 +39,12 @@ type fetchProxy struct {
 		sync.Mutex
 		subs   map[uint32]*remoteSub
 		lastID uint32
-		// control is what the other broker has to be told; credits are added up per subscription.
-		control runnelv1.FetchRequest
+		// What the other broker has to be told; credits are added up per subscription.
+		adds    map[uint32]*runnelv1.FetchAdd
+		removes []uint32
 		credits map[uint32]int64
-		used    int64 // of the window, not yet granted anew
+		grant   int64 // of the window
+		open    int64 // of the window, granted and not used up by frames that were taken
 		failed  error
 	}
 }
@@ -48,12 +62,14 @@ type remoteSub struct {
 	err    error // comes behind the frames
 }
 
-// newFetchProxy starts a stream to a broker, which ends with ctx. run is what has to be run beside the caller.
+// newFetchProxy starts a stream to a broker, which ends with ctx. run has to be run beside the caller.
 func (l *listener) newFetchProxy(ctx context.Context, broker int32) (x *fetchProxy, run func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	x = &fetchProxy{l: l, broker: broker, cancel: cancel, signal: make(chan struct{}, 1)}
-	x.mu.subs, x.mu.credits = map[uint32]*remoteSub{}, map[uint32]int64{}
-	x.mu.control.StreamCreditBytes = proxyWindow
+	x.mu.subs, x.mu.adds, x.mu.credits = map[uint32]*remoteSub{}, map[uint32]*runnelv1.FetchAdd{}, map[uint32]int64{}
+	l.reads.Add(1)
+	x.mu.open = l.readWindow()
+	x.mu.grant = x.mu.open
 	return x, func() { x.run(ctx) }
 }
 
@@ -75,7 +91,7 @@ func (x *fetchProxy) add(a *runnelv1.FetchAdd, wake func()) *remoteSub {
 	}
 	a.SubscriptionId = s.id
 	x.mu.subs[s.id] = s
-	x.mu.control.Add = append(x.mu.control.Add, a)
+	x.mu.adds[s.id] = a
 	x.mu.Unlock()
 	x.tell()
 	return s
@@ -98,7 +114,11 @@ func (s *remoteSub) close() {
 	if x.mu.subs[s.id] == s {
 		delete(x.mu.subs, s.id)
 		delete(x.mu.credits, s.id)
-		x.mu.control.Remove = append(x.mu.control.Remove, s.id)
+		if x.mu.adds[s.id] != nil { // the other broker never heard of it: a client can come and go faster than a broker listens
+			delete(x.mu.adds, s.id)
+		} else {
+			x.mu.removes = append(x.mu.removes, s.id)
+		}
 	}
 	s.ended = true
 	for _, f := range s.frames {
@@ -123,7 +143,7 @@ func (s *remoteSub) take() (*codec.FetchFrame, error) {
 	s.frames[0] = nil
 	s.frames = s.frames[1:]
 	x.takenLocked(f)
-	grant := x.mu.control.StreamCreditBytes > 0
+	grant := x.mu.grant > 0
 	x.mu.Unlock()
 	if grant {
 		x.tell()
@@ -131,11 +151,13 @@ func (s *remoteSub) take() (*codec.FetchFrame, error) {
 	return f, nil
 }
 
-// takenLocked gives a frame's share of the window back, in large steps.
+// takenLocked gives a frame's share of the window back, in large steps, or what is left of it when the window has become smaller.
 func (x *fetchProxy) takenLocked(f *codec.FetchFrame) {
-	if x.mu.used += int64(len(f.Batch())); x.mu.used >= proxyWindow/4 {
-		x.mu.control.StreamCreditBytes += x.mu.used
-		x.mu.used = 0
+	x.mu.open -= int64(len(f.Batch()))
+	window := x.l.readWindow()
+	if n := window - x.mu.open; n >= window/4 {
+		x.mu.grant += n
+		x.mu.open = window
 	}
 }
 
@@ -154,6 +176,7 @@ func (x *fetchProxy) tell() {
 }
 
 func (x *fetchProxy) run(ctx context.Context) {
+	defer x.l.reads.Add(-1)
 	defer x.cancel()
 	cc, leave, err := x.l.connForStream(x.broker)
 	if err != nil {
@@ -196,16 +219,16 @@ func (x *fetchProxy) pump(ctx context.Context, stream grpc.ClientStream) {
 func (x *fetchProxy) pending() *runnelv1.FetchRequest {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	c := &x.mu.control
-	if len(c.Add)+len(c.Remove)+len(x.mu.credits) == 0 && c.StreamCreditBytes == 0 {
+	if len(x.mu.adds)+len(x.mu.removes)+len(x.mu.credits) == 0 && x.mu.grant == 0 {
 		return nil
 	}
-	req := &runnelv1.FetchRequest{Add: c.Add, Remove: c.Remove, StreamCreditBytes: c.StreamCreditBytes}
+	req := &runnelv1.FetchRequest{Add: slices.Collect(maps.Values(x.mu.adds)), Remove: x.mu.removes, StreamCreditBytes: x.mu.grant}
 	for id, n := range x.mu.credits {
 		req.Credit = append(req.Credit, &runnelv1.FetchCredit{SubscriptionId: id, Bytes: n})
 	}
+	clear(x.mu.adds)
 	clear(x.mu.credits)
-	c.Add, c.Remove, c.StreamCreditBytes = nil, nil, 0
+	x.mu.removes, x.mu.grant = nil, 0
 	return req
 }
 

@@ -49,6 +49,7 @@ type Server struct {
 		sync.Mutex
 		loads map[int32]*peerLoad // what is under way to other brokers
 	}
+	reads  atomic.Int64  // fetch streams to other brokers
 	spread atomic.Uint32 // where the next record without key and partition goes
 
 	validators sync.Pool // of *record.Validator
