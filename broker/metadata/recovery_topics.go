@@ -59,7 +59,9 @@ func (pl *planner) recoverTopics() error {
 }
 
 // deleted reports whether the newest source does not have a topic any more.
-func (pl *planner) deleted(id ids.TopicID) bool { return pl.ever[id] && pl.newest.topics[id] == nil && !pl.wentBack() }
+func (pl *planner) deleted(id ids.TopicID) bool {
+	return pl.ever[id] && pl.newest.topics[id] == nil && !pl.wentBack()
+}
 
 // wentBack reports whether the newest source is an etcd that is older than what brokers have seen. It may have been written to since, and
 // so be ahead of snapshots that it knows nothing of.
