@@ -11,7 +11,7 @@ import (
 // Batch is what one frame brought of one partition, valid until the next Poll.
 type Batch struct {
 	TopicPartition
-	// HighWatermark is where the partition's readable records ended when the broker sent the frame.
+	// HighWatermark is where the partition's readable records ended when the broker sent the frame; -1 while a new leader does not know it yet.
 	HighWatermark int64
 	// NextOffset is the position behind the batch.
 	NextOffset int64

@@ -186,6 +186,8 @@ func (p *Partition) append(b *Produce) (w waiting, done bool) {
 type Limits struct {
 	LogStart, HighWatermark int64
 	LeaderEpoch             int32
+	// Ready: nothing that was committed before the epoch lies above HighWatermark. Not so at first, see Latest.
+	Ready bool
 }
 
 // Limits returns them for a reader that names a leader epoch (-1: any). Takes no lock.
@@ -194,7 +196,8 @@ func (p *Partition) Limits(epoch int32) (Limits, error) {
 	if err := r.admit(epoch); err != nil {
 		return Limits{}, err
 	}
-	return Limits{LogStart: p.log.LogStart(), HighWatermark: p.log.HighWatermark(), LeaderEpoch: r.Epoch}, nil
+	hw := p.log.HighWatermark()
+	return Limits{LogStart: p.log.LogStart(), HighWatermark: hw, LeaderEpoch: r.Epoch, Ready: hw >= r.epochStart}, nil
 }
 
 // Read finds whole batches from the one that holds offset, below the high watermark: at most maxBytes, at least one batch. The

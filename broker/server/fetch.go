@@ -212,8 +212,8 @@ func (st *fetchStream) serve(s *subscription, allowed int64, err error, f *codec
 		*f = codec.FetchFrame{SubscriptionID: s.id, FetchOffset: s.offset, NextOffset: s.offset, Error: st.l.item(s.fault(err))}
 		if s.p != nil {
 			if lim, err := s.p.Limits(-1); err == nil {
-				f.HighWatermark, f.LogStartOffset, f.LeaderEpoch = lim.HighWatermark, lim.LogStart, lim.LeaderEpoch
-				f.LastStableOffset = lim.HighWatermark
+				f.HighWatermark, f.LogStartOffset, f.LeaderEpoch = end(lim), lim.LogStart, lim.LeaderEpoch
+				f.LastStableOffset = f.HighWatermark
 			}
 		}
 	}
@@ -258,12 +258,12 @@ func (st *fetchStream) read(s *subscription, allowed int64, f *codec.FetchFrame)
 		return err
 	}
 	defer r.Release()
-	if r.Len == 0 && s.told == lim.HighWatermark {
+	if r.Len == 0 && s.told == end(lim) {
 		return errNothing
 	}
 	*f = codec.FetchFrame{
-		SubscriptionID: s.id, FetchOffset: s.offset, NextOffset: s.offset, HighWatermark: lim.HighWatermark, LogStartOffset: lim.LogStart,
-		LastStableOffset: lim.HighWatermark, LeaderEpoch: lim.LeaderEpoch,
+		SubscriptionID: s.id, FetchOffset: s.offset, NextOffset: s.offset, HighWatermark: end(lim), LogStartOffset: lim.LogStart,
+		LastStableOffset: end(lim), LeaderEpoch: lim.LeaderEpoch,
 	}
 	if r.Len == 0 {
 		return nil
@@ -276,6 +276,14 @@ func (st *fetchStream) read(s *subscription, allowed int64, f *codec.FetchFrame)
 	f.NextOffset = r.Next
 	f.SetBatch(buf)
 	return nil
+}
+
+// end is the high watermark that a client is shown, -1 while the leader may know a lower one than clients have seen: it never goes back.
+func end(lim partition.Limits) int64 {
+	if !lim.Ready {
+		return -1
+	}
+	return lim.HighWatermark
 }
 
 // fault says of an offset out of range what a consumer can read: up to the high watermark, not to the log end.

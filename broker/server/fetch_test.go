@@ -366,3 +366,24 @@ func TestListOffsetsOfALeaderThatIsNotReady(t *testing.T) {
 		t.Errorf("latest: %v", r)
 	}
 }
+
+// What it knows to be committed is read; where the end is, clients are told when it is known again.
+func TestFetchFromALeaderThatIsNotReady(t *testing.T) {
+	f := setup(t)
+	topic := f.topic("t", 1)
+	f.put(topic, 0, "a")
+	p, err := f.cluster.Lookup(topic.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.appendTo(p, f.batch("b"))
+	f.lead(topic, 2)
+	s := f.fetch(&runnelv1.FetchRequest{StreamCreditBytes: plenty, Add: []*runnelv1.FetchAdd{add(7, topic, 0, 0, plenty)}})
+	if fr := s.data("a"); fr.HighWatermark != -1 || fr.LastStableOffset != -1 {
+		t.Fatalf("%+v", fr.FetchFrame)
+	}
+	f.host.Sync()
+	if fr := s.data("b"); fr.HighWatermark != 2 || fr.LeaderEpoch != 2 {
+		t.Fatalf("%+v", fr.FetchFrame)
+	}
+}

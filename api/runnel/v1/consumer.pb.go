@@ -276,7 +276,8 @@ type FetchResponse struct {
 	// Offset that was looked for: the first record in batches that the client wants.
 	FetchOffset int64 `protobuf:"varint,2,opt,name=fetch_offset,json=fetchOffset,proto3" json:"fetch_offset,omitempty"`
 	// The next offset after batches.
-	NextOffset          int64                 `protobuf:"varint,3,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	NextOffset int64 `protobuf:"varint,3,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	// -1: the leader does not know it yet.
 	HighWatermark       int64                 `protobuf:"varint,4,opt,name=high_watermark,json=highWatermark,proto3" json:"high_watermark,omitempty"`
 	LogStartOffset      int64                 `protobuf:"varint,5,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	LastStableOffset    int64                 `protobuf:"varint,6,opt,name=last_stable_offset,json=lastStableOffset,proto3" json:"last_stable_offset,omitempty"`
