@@ -262,7 +262,8 @@ func TestClusterFoundedByMistake(t *testing.T) {
 	}
 	founder.Stop()
 	brokers := c.Broker(1).Address() + "," + c.Broker(2).Address()
-	code, _, errs := etcdRecoverFrom(t, c, brokers, "--apply", "--wait", "1s", "--discard-cluster", foreign.Got, "--cluster-id", foreign.Want)
+	code, _, errs := etcdRecoverFrom(t, c, brokers, "--apply", "--wait", "1s", "--backup", filepath.Join(t.TempDir(), "saved"),
+		"--discard-cluster", foreign.Got, "--cluster-id", foreign.Want)
 	if code != 1 || !strings.Contains(errs, "start the brokers") {
 		t.Fatal("the mark, without brokers")
 	}
