@@ -219,11 +219,12 @@ func (plan *Plan) bury(s *metadata.State, topic *metadata.Topic) {
 	}
 }
 
-// gone: every replica has removed its directory, or its storage was decommissioned.
+// gone: every replica has removed its directory, or its storage was decommissioned, or was fenced and is not attached.
 func gone(s *metadata.State, p *metadata.Partition) bool {
 	return !slices.ContainsFunc(p.Replicas, func(id int32) bool {
 		st, known := s.Storage(id)
-		return !slices.Contains(p.Purged, id) && !(known && st.State == metadata.StorageDecommissioned)
+		_, alive := s.Broker(id)
+		return !slices.Contains(p.Purged, id) && !(known && barred(st) && (st.State == metadata.StorageDecommissioned || !alive))
 	})
 }
 

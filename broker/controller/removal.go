@@ -110,6 +110,8 @@ func DrainProgress(s *metadata.State, in Input, id int32) (DrainStatus, error) {
 			if reason != "" && !in.catchingUp(s, p) {
 				block("%s", reason)
 			}
+		case reason != "" && !in.catchingUp(s, p):
+			block("it is moving, and %s", reason)
 		case p.Leader == metadata.NoLeader || !registered(s, p):
 			block("the partition has no leader that is well")
 		default:

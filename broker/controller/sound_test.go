@@ -99,3 +99,30 @@ func TestEligibilityWaitsForTheRecords(t *testing.T) {
 		t.Errorf("%+v", plan)
 	}
 }
+
+// TestDeletionDoesNotWaitForWhatIsLost: a fenced storage that nobody has attached removes nothing any more. One that is attached still does.
+func TestDeletionDoesNotWaitForWhatIsLost(t *testing.T) {
+	p := part(0, 1, 2)
+	p.Purged = []int32{1}
+	c := inState(wide(2, 2, p), 2, metadata.StorageFenced)
+	if gone(metadata.NewState(c), p) {
+		t.Error("broker 2 is there, and purges")
+	}
+	if !gone(metadata.NewState(without(c, 2)), p) {
+		t.Error("broker 2 is fenced and away")
+	}
+	if gone(metadata.NewState(without(inState(c, 2, metadata.StorageDraining), 2)), p) {
+		t.Error("broker 2 is away, and comes back")
+	}
+}
+
+// TestDrainNamesAMoveThatIsStuck: a drain cannot begin to move what is moving elsewhere, and says so when that waits for somebody.
+func TestDrainNamesAMoveThatIsStuck(t *testing.T) {
+	c := inState(wide(5, 3, Retarget(part(0, 1, 2, 3), []int32{1, 2, 4})), 2, metadata.StorageDraining)
+	if got, err := DrainProgress(metadata.NewState(c), Input{}, 2); err != nil || len(got.Blocked) != 0 {
+		t.Errorf("it waits for bytes: %+v, %v", got, err)
+	}
+	if got, err := DrainProgress(metadata.NewState(without(c, 4)), Input{}, 2); err != nil || len(got.Blocked) != 1 {
+		t.Errorf("broker 4 is not there: %+v, %v", got, err)
+	}
+}
