@@ -203,6 +203,60 @@ func TestFailedSyncFailsTheLog(t *testing.T) {
 	restarted.closeAll()
 }
 
+// A disk without any room refuses a truncation; a later one does what the first was to do. Epochs that go with it need their checkpoint.
+func TestTruncationOnAFullDiskChangesNothing(t *testing.T) {
+	e, fsys, disk := faulty(t)
+	must(t, e.l.AssignEpoch(7))
+	if _, err := e.append(batch(t, 5, 1, noProducer, "of a later epoch"), 7); err != nil {
+		t.Fatal(err)
+	}
+	must(t, e.host.round(e.l))
+	end, flushed := e.l.End(), e.l.Flushed()
+	before, err := readAll(e.l, 0, end)
+	must(t, err)
+	fsys.SetInjector(errorfs.FailAll(syscall.ENOSPC, errorfs.Write, errorfs.Create))
+	if err := e.l.Truncate(t.Context(), 4); !errors.Is(err, ErrNoSpace) || errors.Is(err, ErrFailed) {
+		t.Fatal(err)
+	}
+	if st := e.l.State(); st.Health != Online || e.l.End() != end || e.l.Flushed() != flushed {
+		t.Fatalf("%+v, end %d, flushed %d", st, e.l.End(), e.l.Flushed())
+	}
+	crashed := openOn(t, disk.StrictCrashClone(), testConfig(), clock.NewFake(testStart))
+	if got, err := readAll(crashed.l, 0, end); err != nil || !bytes.Equal(got, before) {
+		t.Fatalf("after a crash: %v", err)
+	}
+	crashed.closeAll()
+	fsys.SetInjector(nil)
+	must(t, e.l.Truncate(t.Context(), 4))
+	if got := e.l.Epochs(); e.l.End() != 4 || len(got) != 1 {
+		t.Fatalf("end %d, epochs %v", e.l.End(), got)
+	}
+	again := openOn(t, disk.StrictCrashClone(), testConfig(), clock.NewFake(testStart))
+	if got := again.l.Epochs(); again.l.End() != 4 || len(got) != 1 {
+		t.Fatalf("after the truncation and a crash: end %d, epochs %v", again.l.End(), got)
+	}
+	again.closeAll()
+}
+
+// Nothing behind the journal's entry takes space.
+func TestTruncationTakesNoSpaceOnceItHasBegun(t *testing.T) {
+	e, fsys, _ := faulty(t)
+	prepared := false
+	fsys.SetInjector(func(op errorfs.Op) error {
+		switch {
+		case !strings.HasPrefix(op.Name, testDir): // the journal
+		case op.Kind == errorfs.Sync && strings.HasSuffix(op.Name, epochsName+tmpSuffix):
+			prepared = true
+		case (op.Kind == errorfs.Write || op.Kind == errorfs.Create) && prepared:
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	if err := e.l.Truncate(t.Context(), 3); err != nil || e.l.End() != 2 || !prepared {
+		t.Fatalf("%v, end %d", err, e.l.End())
+	}
+}
+
 func TestTruncationFaultFailsTheLog(t *testing.T) {
 	e, fsys, disk := faulty(t)
 	before, err := readAll(e.l, 0, 4)

@@ -122,6 +122,15 @@ func syncError(err error) error {
 //
 // errSync is matched if a sync failed: nothing that comes later proves that the content is durable.
 func replaceFile(fsys vfs.FS, name string, b []byte) error {
+	if err := prepareFile(fsys, name, b); err != nil {
+		return err
+	}
+	return commitFile(fsys, name)
+}
+
+// prepareFile is the part of replaceFile that takes space: b is durable under another name. Where more has to be done between this
+// and commitFile, a full disk is noticed before any of it.
+func prepareFile(fsys vfs.FS, name string, b []byte) error {
 	if err := fits(name, len(b)); err != nil {
 		return err
 	}
@@ -136,9 +145,15 @@ func replaceFile(fsys vfs.FS, name string, b []byte) error {
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil {
-		err = fsys.Rename(name+tmpSuffix, name)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
 	}
+	return nil
+}
+
+// commitFile gives what prepareFile wrote its name.
+func commitFile(fsys vfs.FS, name string) error {
+	err := fsys.Rename(name+tmpSuffix, name)
 	if err == nil {
 		err = syncError(fsys.SyncDir(filepath.Dir(name)))
 	}

@@ -90,8 +90,25 @@ func (l *Log) checkpointEpochs(force bool) error {
 	if err := replaceFile(l.fs, filepath.Join(l.dir, epochsName), encodeEpochs(g)); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	l.mu.uncheckpointed = l.mu.uncheckpointed[n:]
-	l.mu.Unlock()
+	l.checkpointed(n)
 	return nil
+}
+
+// commitEpochs gives the checkpoint that was prepared for the present epochs its name. Needs appendMu.
+func (l *Log) commitEpochs() error {
+	if err := commitFile(l.fs, filepath.Join(l.dir, epochsName)); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	n := len(l.mu.uncheckpointed)
+	l.mu.Unlock()
+	l.checkpointed(n)
+	return nil
+}
+
+// checkpointed forgets the first n epochs that the checkpoint lacked.
+func (l *Log) checkpointed(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.uncheckpointed = l.mu.uncheckpointed[n:]
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path/filepath"
 	"time"
 
 	"runnel.dev/runnel/broker/segment"
@@ -15,17 +16,19 @@ import (
 
 // Truncate removes everything from offset to on: the end becomes the base offset of the batch that holds to. The
 // flushed offset and the high watermark go down with it, and whatever was captured before the call is void
-// (TruncationGen). *OutOfRangeError if the new end would lie below the log start, which may be in the middle of a batch:
+// (TruncationGen). ErrNoSpace, and ErrReadOnlyFS or ErrIO, when nothing has changed. *OutOfRangeError if the new end would lie below the log start, which may be in the middle of a batch:
 // such a log has to be created anew. At or above the end, only epochs without batches go. Blocks for the journal and the
 // disk; appends and log-start moves wait. If the journal refuses, nothing has changed.
 //
 // Crash windows, in order:
+//  0. the new epoch checkpoint is written beside the old one, where Open removes it: nothing that comes later takes
+//     space, so a full disk refuses a truncation and leaves the log as it was;
 //  1. the journal gets the lower bound, durably: a crash before leaves the log as it was, a crash after leaves a log
 //     that may be recovered from to on, at any point of what follows;
 //  2. snapshots and segments above the bound are unlinked, newest first, and the directory is synced: no snapshot of
 //     the removed future can come back;
 //  3. the last segment is cut and synced: nothing of the removed future can follow a later append;
-//  4. the epoch checkpoint is replaced. Until then it may name epochs that start above the end. They are void in the
+//  4. the new epoch checkpoint gets its name. Until then it may name epochs that start above the end. They are void in the
 //     journal, they describe no bytes, and recovery drops those that lie above the recovered end.
 //
 // An error of the disk in 2 to 4 fails the log: its memory and its files may differ, until it is opened again.
@@ -55,6 +58,9 @@ func (l *Log) Truncate(ctx context.Context, to int64) error {
 	if to < start {
 		return &OutOfRangeError{Asked: to, Earliest: start, Latest: end}
 	}
+	if err := l.prepareEpochs(to); err != nil {
+		return err
+	}
 	// Odd while readers may meet bytes that disappear; even again when memory and files agree.
 	l.truncations.Add(1)
 	defer func() {
@@ -74,6 +80,19 @@ func (l *Log) Truncate(ctx context.Context, to int64) error {
 	}
 	l.w.tailDirty = false
 	return nil
+}
+
+// prepareEpochs writes the checkpoint for a log that ends at to, without giving it its name. Needs appendMu.
+func (l *Log) prepareEpochs(to int64) error {
+	err := prepareFile(l.fs, filepath.Join(l.dir, epochsName), encodeEpochs(l.epochs.Load().before(to)))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errSync):
+		return l.syncFailed(fmt.Errorf("truncate to %d: %w", to, err))
+	default:
+		return fmt.Errorf("truncate to %d: %w", to, diskError(err))
+	}
 }
 
 // boundary returns the base offset of the batch that holds offset to: the lower bound in the journal must not lie
@@ -162,11 +181,12 @@ func (l *Log) cut(to int64) error {
 	if err != nil {
 		return err
 	}
-	return l.afterCut(end, last)
+	return l.afterCut(end, to, last)
 }
 
-// afterCut brings offsets, epochs and producers down to the new end, which may lie below the asked one.
-func (l *Log) afterCut(end int64, last *segment.Segment) error {
+// afterCut brings offsets, epochs and producers down to the new end, which may lie below the asked one, for which the epochs are
+// prepared.
+func (l *Log) afterCut(end, asked int64, last *segment.Segment) error {
 	l.mu.Lock()
 	g := (*l.epochs.Load()).before(end)
 	l.epochs.Store(&g)
@@ -180,7 +200,11 @@ func (l *Log) afterCut(end int64, last *segment.Segment) error {
 		l.w.firstAt = time.Time{}
 	}
 	l.w.midSnapshot, l.w.snapshotSize = 0, last.Size()
-	if err := l.checkpointEpochs(true); err != nil {
+	checkpoint := l.commitEpochs
+	if end != asked {
+		checkpoint = func() error { return l.checkpointEpochs(true) }
+	}
+	if err := checkpoint(); err != nil {
 		return err
 	}
 	if err := l.rebuildProducers(); err != nil {
