@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -34,8 +33,11 @@ var (
 	brokerFaults = []kind{
 		{"kill", killBroker},
 		{"kill-controller", killController},
+		{"kill-two", killTwo},
+		{"kill-all", killAll},
 		{"restart", restartBroker},
 		{"pause", pauseBroker},
+		{"stutter", stutter},
 		{"cut-pair", cutPair},
 		{"isolate", isolateBroker},
 		{"cut-clients", cutClients},
@@ -123,6 +125,46 @@ func (t *striker) kill(ctx context.Context, name string, down time.Duration) err
 		return err
 	}
 	return during(ctx, down, func() error { return t.spawn(name) })
+}
+
+// killTwo leaves one broker of three, which cannot acknowledge anything.
+func killTwo(t *striker, ctx context.Context, random *rand.Rand) error {
+	names := t.cluster.Brokers()
+	spared := random.IntN(len(names))
+	return t.killAtOnce(ctx, between(random, 0, 3*time.Second), slices.Delete(names, spared, spared+1))
+}
+
+func killAll(t *striker, ctx context.Context, random *rand.Rand) error {
+	return t.killAtOnce(ctx, between(random, 0, 3*time.Second), t.cluster.Brokers())
+}
+
+func (t *striker) killAtOnce(ctx context.Context, down time.Duration, names []string) error {
+	say("kill -9 %v for %v", names, down.Round(time.Millisecond))
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, t.take(ctx, name))
+	}
+	return errors.Join(errors.Join(errs...), during(ctx, down, func() error {
+		var errs []error
+		for _, name := range names {
+			errs = append(errs, t.spawn(name))
+		}
+		return errors.Join(errs...)
+	}))
+}
+
+// stutter pauses a broker again and again, each time for about as long as makes it a suspect.
+func stutter(t *striker, ctx context.Context, random *rand.Rand) error {
+	name := pick(random, t.cluster.Brokers())
+	for range 4 {
+		if err := t.pause(ctx, name, between(random, 200*time.Millisecond, 1200*time.Millisecond)); err != nil {
+			return err
+		}
+		if err := sleep(ctx, between(random, 50*time.Millisecond, 500*time.Millisecond)); err != nil {
+			return nil //nolint:nilerr // the time is up
+		}
+	}
+	return nil
 }
 
 // take kills a process, which nobody else starts before spawn does.
@@ -267,24 +309,5 @@ func pauseMember(t *striker, ctx context.Context, random *rand.Rand) error {
 func loseQuorum(t *striker, ctx context.Context, random *rand.Rand) error {
 	members := t.cluster.Etcd()
 	spared := random.IntN(len(members))
-	down := between(random, time.Second, 5*time.Second)
-	say("kill -9 all members of etcd but %s for %v", members[spared], down.Round(time.Millisecond))
-	var errs []error
-	for i, name := range members {
-		if i != spared {
-			errs = append(errs, t.take(ctx, name))
-		}
-	}
-	return errors.Join(errors.Join(errs...), during(ctx, down, func() error {
-		var errs []error
-		for i, name := range members {
-			if i != spared {
-				errs = append(errs, t.spawn(name))
-			}
-		}
-		if err := errors.Join(errs...); err != nil {
-			return fmt.Errorf("restart members: %w", err)
-		}
-		return nil
-	}))
+	return t.killAtOnce(ctx, between(random, time.Second, 5*time.Second), slices.Delete(members, spared, spared+1))
 }
