@@ -416,6 +416,45 @@ func TestGracefulStopAnswersWhatIsInFlightAndSaysGoodbye(t *testing.T) {
 	f.stopped <- nil // for the cleanup
 }
 
+// slowLookup holds a look-up back until it is told to go on.
+type slowLookup struct {
+	server.Partitions
+	entered, goOn chan struct{}
+}
+
+func (s slowLookup) Lookup(id ids.TopicID, n int32) (*partition.Partition, error) {
+	s.entered <- struct{}{}
+	<-s.goOn
+	return s.Partitions.Lookup(id, n)
+}
+
+// TestAStreamDoesNotSayThatItStopsWhileABatchIsOnItsWayIn: brokers that forward conclude from it that nothing was done.
+func TestAStreamDoesNotSayThatItStopsWhileABatchIsOnItsWayIn(t *testing.T) {
+	slow := slowLookup{entered: make(chan struct{}, 1), goOn: make(chan struct{})}
+	f := setup(t, func(c *server.Config) {
+		slow.Partitions = c.Partitions
+		c.Partitions = slow
+	})
+	topic := f.topic("t", 1)
+	fetch := f.fetch(&runnelv1.FetchRequest{StreamCreditBytes: plenty})
+	prod := f.produce(f.ctx())
+	prod.send(topic, 0, f.batch("late"))
+	<-slow.entered
+	f.stop()
+	if err := fetch.RecvMsg(&runnelv1.FetchResponse{}); err == nil { // every stream has been told by now
+		t.Fatal("the server does not stop")
+	}
+	close(slow.goOn)
+	f.syncing()
+	if r := prod.answer(); r.GetError() != nil {
+		t.Fatalf("what was appended: %v", r)
+	}
+	if err := <-f.stopped; err != nil {
+		t.Fatal(err)
+	}
+	f.stopped <- nil // for the cleanup
+}
+
 func TestStopIsBounded(t *testing.T) {
 	f := setup(t, func(c *server.Config) { c.Limits.StopTimeout = 1e6 })
 	topic := f.topic("t", 1)

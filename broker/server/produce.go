@@ -187,13 +187,17 @@ func (st *produceStream) accept(f *codec.ProduceFrame) error {
 	if err := st.bytes.acquire(st.ctx, n); err != nil {
 		return context.Cause(st.ctx)
 	}
+	// Before it is looked at whether the server stops: else the stream could end as one without unanswered batches, which says that nothing was
+	// done, while this one is appended.
+	st.mu.Lock()
+	st.mu.outstanding++
+	st.mu.Unlock()
 	st.l.metrics.producedBytes.Add(float64(n))
 	if part, at := st.elsewhere(f); part != nil {
 		return st.forward(f, part, at)
 	}
 	if err := st.l.budget.acquire(st.ctx, n); err != nil {
-		st.bytes.release(n)
-		return context.Cause(st.ctx)
+		return context.Cause(st.ctx) // the stream is over, and its budget with it
 	}
 	part, err := st.find(f)
 	w := st.take(f, part)
@@ -233,12 +237,11 @@ func (st *produceStream) take(f *codec.ProduceFrame, part *producePart) *produce
 	*w = produceWait{
 		st: st, part: part, key: partitionKey{f.TopicID, f.Partition}, correlation: f.CorrelationID, size: len(f.Batch()),
 	}
-	st.mu.Lock()
-	st.mu.outstanding++
 	if st.routes && part != nil {
+		st.mu.Lock()
 		part.order = append(part.order, w)
+		st.mu.Unlock()
 	}
-	st.mu.Unlock()
 	return w
 }
 
