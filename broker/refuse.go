@@ -24,9 +24,6 @@ import (
 // refusePoll is how often a broker that refuses an etcd looks whether it has been recovered.
 const refusePoll = time.Second
 
-// refuseAfter is how long calls wait for metadata at a broker that will not have any soon.
-const refuseAfter = 100 * time.Millisecond
-
 // refusable reports whether an etcd that a broker met is this cluster's, but older than what the broker has seen, or one that has been
 // set up anew, or is being recovered: what `runnel etcd recover` is for. Another cluster's is a mistake in the settings.
 func refusable(err error) bool {
@@ -71,7 +68,7 @@ func (b *Broker) refuse(ctx context.Context, p *parts, why error) error {
 	off := refusal{b: b, store: p.store, why: why}
 	s, err := server.New(server.Config{
 		BrokerID: b.cfg.BrokerID, Listeners: listeners, Partitions: off, Topics: off, ProducerIDs: off, Forwarder: off, Replication: off,
-		Limits:   server.Limits{StopTimeout: refusePoll, UnaryTimeout: refuseAfter},
+		Limits: server.Limits{StopTimeout: refusePoll}, Refused: off.err(),
 		Metadata: newView(b.defaults), Clock: b.deps.Clock, Logger: b.lg, Registerer: metrics,
 	})
 	if err != nil {

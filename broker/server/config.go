@@ -87,6 +87,8 @@ type Config struct {
 	Replication Replication
 	// Forwarder reaches other brokers. Nil: nothing is forwarded, and no caller is taken for a broker.
 	Forwarder Forwarder
+	// Refused is why there will be no metadata: all calls but public ones and those of brokers are answered with it. Nil: they are served.
+	Refused error
 	// StopWithin is asked, when Run is told to stop, how long what is in flight may take. Nil: Limits.StopTimeout.
 	StopWithin func() time.Duration
 

@@ -72,6 +72,9 @@ func (l *listener) started(ctx context.Context, method string) error {
 	if op := calls[method]; op == opPublic || op == opPeer {
 		return nil
 	}
+	if l.cfg.Refused != nil {
+		return l.cfg.Refused
+	}
 	snap := l.cfg.Metadata.Snapshot()
 	if snap.ClusterID != "" {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
+	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/server"
 )
 
@@ -29,6 +30,25 @@ func TestNothingIsMissingBeforeTheMetadataWasRead(t *testing.T) {
 	}
 	_, err = st.Recv()
 	wantReason(t, err, codes.Unavailable, "STARTING")
+}
+
+// A broker that will not have any metadata says why, at once.
+func TestCallsOfABrokerThatRefusesItsMetadata(t *testing.T) {
+	f := setup(t, func(c *server.Config) {
+		c.Refused = &metadata.UnavailableError{Op: "serve", Err: &metadata.OlderEtcdError{}}
+	})
+	f.topic("t", 1)
+	f.cluster.change(func(s *server.Snapshot) { s.ClusterID = "" })
+	_, err := f.admin.ListTopics(f.ctx(), &runnelv1.ListTopicsRequest{})
+	wantReason(t, err, codes.Unavailable, "METADATA_REFUSED")
+	_, err = f.producer.Publish(f.ctx(), &runnelv1.PublishRequest{Topic: "t", Records: []*runnelv1.PublishRecord{{}}})
+	wantReason(t, err, codes.Unavailable, "METADATA_REFUSED")
+	st, err := f.meta.Watch(f.ctx(), &runnelv1.WatchRequest{Topics: []string{"t"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = st.Recv()
+	wantReason(t, err, codes.Unavailable, "METADATA_REFUSED")
 }
 
 func TestCallsWaitForTheFirstMetadata(t *testing.T) {

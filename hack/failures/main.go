@@ -1,5 +1,5 @@
 // Command failures does to a local cluster of three brokers what a newcomer would try, with the command line, and checks what becomes of
-// it: one broker dies, etcd stops, two brokers of three die, a disk is lost. It starts a cluster of its own and leaves nothing running.
+// it: one broker dies, etcd stops, two brokers of three die, a disk is lost, etcd comes back from a backup. It starts a cluster of its own and leaves nothing running.
 package main
 
 import (
@@ -85,6 +85,7 @@ func run(ctx context.Context, runnel string) (err error) {
 		{"etcd stops", etcdStops},
 		{"two brokers of three die", twoBrokersDie},
 		{"a disk is lost", diskIsLost},
+		{"etcd comes back from a backup", etcdIsRestored},
 	} {
 		say("%s", chapter.title)
 		began := time.Now()

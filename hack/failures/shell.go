@@ -23,7 +23,7 @@ type result struct {
 // run types a command, with so many lines 1, 2, … of input if seq is a number.
 func (s shell) run(ctx context.Context, seq string, args ...string) (result, error) {
 	line := "runnel " + strings.Join(args, " ")
-	if args[0] == "dev" {
+	if args[0] == "dev" || args[0] == "etcd" {
 		args = append(args, "--data", s.data)
 	}
 	cmd := exec.CommandContext(ctx, s.exe, args...)
