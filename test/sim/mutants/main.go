@@ -60,6 +60,9 @@ func run(ctx context.Context, seeds int, only string) error {
 	if len(survivors) > 0 {
 		return fmt.Errorf("%d of %d mutants were not caught: %s", len(survivors), planted, strings.Join(survivors, "; "))
 	}
+	if planted == 0 {
+		return fmt.Errorf("no mutant has %q in its name", only)
+	}
 	fmt.Printf("sim-mutants: all %d caught\n", planted)
 	return nil
 }
