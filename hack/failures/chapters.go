@@ -15,7 +15,7 @@ import (
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 )
 
-func oneBrokerDies(s *story, ctx context.Context) error {
+func (s *story) oneBrokerDies(ctx context.Context) error {
 	if _, err := s.ok(ctx, "", "topic", "create", "orders", "-p", "3", "--replicas", "3"); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *story) kill(ctx context.Context, names ...string) error {
 	return errors.Join(errs...)
 }
 
-func etcdStops(s *story, ctx context.Context) error {
+func (s *story) etcdStops(ctx context.Context) error {
 	if _, err := s.ok(ctx, "", "dev", "stop", "etcd"); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // twoBrokersDie leaves one that holds more than was acknowledged.
-func twoBrokersDie(s *story, ctx context.Context) error {
+func (s *story) twoBrokersDie(ctx context.Context) error {
 	if _, err := s.ok(ctx, "", "topic", "create", "one", "-p", "1", "--replicas", "3", "--config", "min-in-sync-replicas=2"); err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (s *story) dial(name string) (*grpc.ClientConn, error) {
 	return nil, fmt.Errorf("no broker %s", name)
 }
 
-func diskIsLost(s *story, ctx context.Context) error {
+func (s *story) diskIsLost(ctx context.Context) error {
 	victim, err := s.leader(ctx, "orders", 0)
 	if err != nil {
 		return err

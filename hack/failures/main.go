@@ -81,11 +81,11 @@ func run(ctx context.Context, runnel string) (err error) {
 		title string
 		tell  func(*story, context.Context) error
 	}{
-		{"one broker of three dies", oneBrokerDies},
-		{"etcd stops", etcdStops},
-		{"two brokers of three die", twoBrokersDie},
-		{"a disk is lost", diskIsLost},
-		{"etcd comes back from a backup", etcdIsRestored},
+		{"one broker of three dies", (*story).oneBrokerDies},
+		{"etcd stops", (*story).etcdStops},
+		{"two brokers of three die", (*story).twoBrokersDie},
+		{"a disk is lost", (*story).diskIsLost},
+		{"etcd comes back from a backup", (*story).etcdIsRestored},
 	} {
 		say("%s", chapter.title)
 		began := time.Now()

@@ -13,7 +13,7 @@ import (
 )
 
 // etcdIsRestored puts a backup of etcd in the place of what knows a topic more.
-func etcdIsRestored(s *story, ctx context.Context) error {
+func (s *story) etcdIsRestored(ctx context.Context) error {
 	etcd, backup := s.cluster.DataDir(devcluster.EtcdName), filepath.Join(s.data, "etcd-backup")
 	if err := s.withoutEtcd(ctx, func() error {
 		fmt.Println("$ cp -r", etcd, backup)

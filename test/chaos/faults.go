@@ -31,24 +31,24 @@ type striker struct {
 // The lanes. Faults of one lane follow each other, those of different lanes meet.
 var (
 	brokerFaults = []kind{
-		{"kill", killBroker},
-		{"kill-controller", killController},
-		{"kill-two", killTwo},
-		{"kill-all", killAll},
-		{"restart", restartBroker},
-		{"pause", pauseBroker},
-		{"stutter", stutter},
-		{"cut-pair", cutPair},
-		{"isolate", isolateBroker},
-		{"cut-clients", cutClients},
-		{"lost-disk", loseDisk},
-		{"full-disk", fillDisk},
+		{"kill", (*striker).killBroker},
+		{"kill-controller", (*striker).killController},
+		{"kill-two", (*striker).killTwo},
+		{"kill-all", (*striker).killAll},
+		{"restart", (*striker).restartBroker},
+		{"pause", (*striker).pauseBroker},
+		{"stutter", (*striker).stutter},
+		{"cut-pair", (*striker).cutPair},
+		{"isolate", (*striker).isolateBroker},
+		{"cut-clients", (*striker).cutClients},
+		{"lost-disk", (*striker).loseDisk},
+		{"full-disk", (*striker).fillDisk},
 	}
 	etcdFaults = []kind{
-		{"etcd-kill", killMember},
-		{"etcd-pause", pauseMember},
-		{"etcd-quorum", loseQuorum},
-		{"cut-etcd", cutEtcd},
+		{"etcd-kill", (*striker).killMember},
+		{"etcd-pause", (*striker).pauseMember},
+		{"etcd-quorum", (*striker).loseQuorum},
+		{"cut-etcd", (*striker).cutEtcd},
 	}
 )
 
@@ -104,11 +104,11 @@ func during(ctx context.Context, d time.Duration, back func() error) error {
 	return back()
 }
 
-func killBroker(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) killBroker(ctx context.Context, random *rand.Rand) error {
 	return t.kill(ctx, pick(random, t.cluster.Brokers()), between(random, 0, 2*time.Second))
 }
 
-func killController(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) killController(ctx context.Context, random *rand.Rand) error {
 	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	info, err := t.client.Admin().DescribeCluster(asking)
@@ -128,13 +128,13 @@ func (t *striker) kill(ctx context.Context, name string, down time.Duration) err
 }
 
 // killTwo leaves one broker of three, which cannot acknowledge anything.
-func killTwo(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) killTwo(ctx context.Context, random *rand.Rand) error {
 	names := t.cluster.Brokers()
 	spared := random.IntN(len(names))
 	return t.killAtOnce(ctx, between(random, 0, 3*time.Second), slices.Delete(names, spared, spared+1))
 }
 
-func killAll(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) killAll(ctx context.Context, random *rand.Rand) error {
 	return t.killAtOnce(ctx, between(random, 0, 3*time.Second), t.cluster.Brokers())
 }
 
@@ -154,7 +154,7 @@ func (t *striker) killAtOnce(ctx context.Context, down time.Duration, names []st
 }
 
 // stutter pauses a broker again and again, each time for about as long as makes it a suspect.
-func stutter(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) stutter(ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	for range 4 {
 		if err := t.pause(ctx, name, between(random, 200*time.Millisecond, 1200*time.Millisecond)); err != nil {
@@ -179,7 +179,7 @@ func (t *striker) spawn(name string) error {
 	return t.cluster.SpawnProcess(name)
 }
 
-func restartBroker(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) restartBroker(ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	say("restart broker %s", name)
 	t.down.hold(name)
@@ -189,7 +189,7 @@ func restartBroker(t *striker, ctx context.Context, random *rand.Rand) error {
 	return t.spawn(name)
 }
 
-func pauseBroker(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) pauseBroker(ctx context.Context, random *rand.Rand) error {
 	// Sometimes for longer than a lease.
 	return t.pause(ctx, pick(random, t.cluster.Brokers()), between(random, 300*time.Millisecond, 7*time.Second))
 }
@@ -218,13 +218,13 @@ func (t *striker) cut(ctx context.Context, d time.Duration, pairs [][2]string) e
 	}))
 }
 
-func cutPair(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) cutPair(ctx context.Context, random *rand.Rand) error {
 	names := t.cluster.Brokers()
 	order := random.Perm(len(names))
 	return t.cut(ctx, between(random, time.Second, 6*time.Second), [][2]string{{names[order[0]], names[order[1]]}})
 }
 
-func isolateBroker(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) isolateBroker(ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	var pairs [][2]string
 	for _, other := range t.cluster.Others(name) {
@@ -233,11 +233,11 @@ func isolateBroker(t *striker, ctx context.Context, random *rand.Rand) error {
 	return t.cut(ctx, between(random, time.Second, 8*time.Second), pairs)
 }
 
-func cutClients(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) cutClients(ctx context.Context, random *rand.Rand) error {
 	return t.cut(ctx, between(random, time.Second, 4*time.Second), [][2]string{{pick(random, t.cluster.Brokers()), "host"}})
 }
 
-func cutEtcd(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) cutEtcd(ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	var pairs [][2]string
 	for _, member := range t.cluster.Etcd() {
@@ -248,7 +248,7 @@ func cutEtcd(t *striker, ctx context.Context, random *rand.Rand) error {
 
 // loseDisk empties a broker's data directory while it is down. Committed records survive that of one broker at a time, once all
 // replicas are in sync.
-func loseDisk(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) loseDisk(ctx context.Context, random *rand.Rand) error {
 	if err := t.awaitWhole(ctx); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -279,7 +279,7 @@ func empty(dir string) error {
 	return err
 }
 
-func fillDisk(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) fillDisk(ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Brokers())
 	// Below the reserve produce is refused; at 0 every write fails.
 	left := []int64{0, reserveBytes / 2}[random.IntN(2)]
@@ -291,7 +291,7 @@ func fillDisk(t *striker, ctx context.Context, random *rand.Rand) error {
 	return during(ctx, d, func() error { return t.disks.free(name) })
 }
 
-func killMember(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) killMember(ctx context.Context, random *rand.Rand) error {
 	name := pick(random, t.cluster.Etcd())
 	down := between(random, 0, 3*time.Second)
 	say("kill -9 %s for %v", name, down.Round(time.Millisecond))
@@ -301,12 +301,12 @@ func killMember(t *striker, ctx context.Context, random *rand.Rand) error {
 	return during(ctx, down, func() error { return t.spawn(name) })
 }
 
-func pauseMember(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) pauseMember(ctx context.Context, random *rand.Rand) error {
 	return t.pause(ctx, pick(random, t.cluster.Etcd()), between(random, 500*time.Millisecond, 4*time.Second))
 }
 
 // loseQuorum kills two members of three.
-func loseQuorum(t *striker, ctx context.Context, random *rand.Rand) error {
+func (t *striker) loseQuorum(ctx context.Context, random *rand.Rand) error {
 	members := t.cluster.Etcd()
 	spared := random.IntN(len(members))
 	return t.killAtOnce(ctx, between(random, time.Second, 5*time.Second), slices.Delete(members, spared, spared+1))
