@@ -25,19 +25,19 @@ func TestMain(m *testing.M) {
 
 // child plays a broker or a member of etcd. With CHILD=fails it ends at once.
 func child(args []string) int {
-	fmt.Printf("child %s\n", args[0])
+	fmt.Fprintf(os.Stdout, "child %s\n", args[0])
 	if os.Getenv("CHILD") == "fails" {
-		fmt.Println("last words")
+		fmt.Fprintln(os.Stdout, "last words")
 		return 3
 	}
 	address, err := readyAddress(args)
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	server := &http.Server{Addr: address, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})} //nolint:gosec // a child of a test
+	server := &http.Server{Addr: address, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	_ = server.ListenAndServe()
 	return 0

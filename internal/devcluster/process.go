@@ -239,7 +239,7 @@ func processStart(pid int) (ticks uint64, running bool) {
 // stopped says whether the process stands still because of a signal.
 func (p Process) stopped() bool {
 	fields := stat(p.PID)
-	return fields != nil && fields[statState] == "T"
+	return len(fields) > statState && fields[statState] == "T"
 }
 
 // choosePorts returns two ports for each member of etcd, then two for each broker. With a base, broker i has base+10i and the next, and etcd's
