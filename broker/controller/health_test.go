@@ -260,8 +260,10 @@ func TestNextByHealth(t *testing.T) {
 }
 
 func TestHealthOfView(t *testing.T) {
-	h := HealthOf(liveness.View{Suspects: []int32{1, 2}, Confirmed: []int32{2}, Stopping: []int32{3}, Beating: []int32{1, 4},
-		Unwritable: []int32{5}, UnwritableLogs: map[int32][]liveness.Log{6: {{TopicID: topicID, Partition: 7}}}})
+	h := HealthOf(liveness.View{
+		Suspects: []int32{1, 2}, Confirmed: []int32{2}, Stopping: []int32{3}, Beating: []int32{1, 4},
+		Unwritable: []int32{5}, UnwritableLogs: map[int32][]liveness.Log{6: {{TopicID: topicID, Partition: 7}}},
+	})
 	if !maps.Equal(h.Unwritable, set(5)) || len(h.UnwritableLogs) != 1 || !maps.Equal(h.UnwritableLogs[6], map[metadata.PartitionRef]bool{refOf(7): true}) {
 		t.Errorf("%+v", h)
 	}

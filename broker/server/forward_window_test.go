@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"testing"
 
 	"google.golang.org/grpc/mem"
@@ -15,7 +14,7 @@ func proxies(t *testing.T, n int) []*fetchProxy {
 	l := &listener{Server: &Server{limits: Limits{InFlightBytes: 16 << 20}.withDefaults()}}
 	var out []*fetchProxy
 	for range n {
-		x, _ := l.newFetchProxy(context.Background(), 2)
+		x, _ := l.newFetchProxy(t.Context(), 2)
 		t.Cleanup(x.cancel)
 		out = append(out, x)
 	}

@@ -74,6 +74,7 @@ func (s replicationStub) stream(name string, stream grpc.ServerStream) error {
 func (s replicationStub) Replicate(stream grpc.ServerStream) error {
 	return s.stream("Replicate", stream)
 }
+
 func (s replicationStub) Heartbeat(stream grpc.ServerStream) error {
 	return s.stream("Heartbeat", stream)
 }

@@ -177,7 +177,7 @@ func (f clusterFaults) Inflict(ctx context.Context, broker int32) error {
 	name := strconv.Itoa(int(broker))
 	switch f.fault {
 	case "pause":
-		return f.cluster.Pause(name)
+		return f.cluster.Pause(name) //nolint:contextcheck // a signal is sent at once
 	case "cut":
 		return f.each(name, f.cluster.Cut)
 	default:
@@ -199,8 +199,9 @@ func (f clusterFaults) Heal(ctx context.Context, broker int32) error {
 
 // each applies do between a broker and everything else.
 func (f clusterFaults) each(name string, do func(a, b string) error) error {
-	var errs []error
-	for _, other := range f.cluster.Others(name) {
+	others := f.cluster.Others(name)
+	errs := make([]error, 0, len(others))
+	for _, other := range others {
 		errs = append(errs, do(name, other))
 	}
 	return errors.Join(errs...)
