@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +21,8 @@ const (
 	mostListed    = maxItems
 	// controllerPatience is what describing the cluster waits for a controller that may be gone.
 	controllerPatience = 2 * time.Second
+	// loadPatience is what it waits for the sizes and rates of the other brokers: they stay unknown of one that does not answer.
+	loadPatience = time.Second
 )
 
 // ReassignPartitions implements runnelv1.AdminServer.
@@ -312,18 +315,37 @@ func (l *listener) DescribeConfig(ctx context.Context, req *runnelv1.DescribeCon
 	return &runnelv1.DescribeConfigResponse{BrokerId: l.cfg.BrokerID, Entries: entries}, nil
 }
 
-// DescribeCluster implements runnelv1.AdminServer. The controller knows most; without one this broker says what it knows itself.
+// DescribeCluster implements runnelv1.AdminServer. The controller knows most; without one this broker says what it knows itself. What only a
+// broker itself has measured, each is asked for.
 func (l *listener) DescribeCluster(ctx context.Context, req *runnelv1.DescribeClusterRequest) (*runnelv1.DescribeClusterResponse, error) {
-	id := l.cfg.Metadata.Snapshot().ControllerID
-	if id >= 0 && id != l.cfg.BrokerID && l.forwards(ctx) {
-		limited, cancel := context.WithTimeout(ctx, controllerPatience)
-		defer cancel()
-		resp, err := ask(limited, l, id, func(ctx context.Context, cc grpc.ClientConnInterface) (*runnelv1.DescribeClusterResponse, error) {
-			return runnelv1.NewAdminClient(cc).DescribeCluster(ctx, req)
-		})
-		if err == nil {
-			return resp, nil
+	resp := l.describeCluster()
+	if !l.forwards(ctx) {
+		return resp, nil
+	}
+	if id := l.cfg.Metadata.Snapshot().ControllerID; id >= 0 && id != l.cfg.BrokerID {
+		if better, err := l.describedBy(ctx, id, controllerPatience, req); err == nil {
+			measured(better, resp, l.cfg.BrokerID)
+			resp = better
 		}
 	}
-	return l.describeCluster(), nil
+	var mu sync.Mutex
+	fan(l.unmeasured(resp), func(id int32, _ []int) {
+		if theirs, err := l.describedBy(ctx, id, loadPatience, req); err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			measured(resp, theirs, id)
+		}
+	})
+	return resp, nil
+}
+
+// describedBy asks another broker for the cluster as it knows it.
+func (l *listener) describedBy(
+	ctx context.Context, id int32, patience time.Duration, req *runnelv1.DescribeClusterRequest,
+) (*runnelv1.DescribeClusterResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return ask(ctx, l, id, func(ctx context.Context, cc grpc.ClientConnInterface) (*runnelv1.DescribeClusterResponse, error) {
+		return runnelv1.NewAdminClient(cc).DescribeCluster(ctx, req)
+	})
 }

@@ -18,6 +18,7 @@ type admin struct {
 	name string
 	fail error
 	seen []proto.Message
+	calm bool // it suspects nobody
 }
 
 func answer[R any](a *admin, r proto.Message, resp R) (R, error) {
@@ -80,8 +81,10 @@ func (a *admin) ListOperations(_ context.Context, r *runnelv1.ListOperationsRequ
 }
 
 func (a *admin) BrokerStatus(st *runnelv1.BrokerStatus) {
-	st.Suspect = st.GetId() == other
-	st.SizeBytes = int64(len(a.name))
+	st.Suspect = st.GetId() == other && !a.calm
+	if (st.GetId() == other) == (a.name == "number two") { // only its own
+		st.SizeBytes = int64(len(a.name))
+	}
 }
 
 func (a *admin) Rates(server.PartitionRef) (server.Rates, bool) {
@@ -282,6 +285,45 @@ func TestDescribeConfigOfAnyBroker(t *testing.T) {
 	}
 	_, err := p.a.admin.DescribeConfig(p.a.ctx(), &runnelv1.DescribeConfigRequest{BrokerId: proto.Int32(44)})
 	wantReason(t, err, codes.NotFound, "BROKER_UNKNOWN")
+}
+
+// TestDescribeClusterAsksEachBrokerWhatItMeasured: whoever is the controller, and whoever answers.
+func TestDescribeClusterAsksEachBrokerWhatItMeasured(t *testing.T) {
+	for _, controller := range []int32{self, other, -1} {
+		p, a, b := setupAdmins(t)
+		a.calm, b.calm = true, true
+		for _, f := range []*fixture{p.a, p.b} {
+			f.cluster.change(func(s *server.Snapshot) { s.ControllerID = controller })
+		}
+		r, err := p.a.admin.DescribeCluster(p.a.ctx(), &runnelv1.DescribeClusterRequest{})
+		if err != nil || len(r.GetBrokers()) != 2 {
+			t.Fatalf("controller %d: %v %v", controller, r, err)
+		}
+		for i, name := range []string{"first", "number two"} {
+			if got := r.GetBrokers()[i]; got.GetSizeBytes() != int64(len(name)) || got.GetFreeBytes() != -1 {
+				t.Errorf("controller %d: %v", controller, got)
+			}
+		}
+	}
+}
+
+// TestBelowTheMinimumCountsWhoIsThere: an in-sync set does not shrink below the minimum, so brokers that are gone stay in it.
+func TestBelowTheMinimumCountsWhoIsThere(t *testing.T) {
+	f := setup(t)
+	topic := f.topic("t", 2)
+	f.cluster.change(func(s *server.Snapshot) {
+		next := *s.Topics["t"]
+		next.Config = &runnelv1.TopicConfig{MinInSyncReplicas: proto.Int32(2)}
+		next.Partitions = []server.Partition{
+			{LeaderID: self, LeaderEpoch: 1, Replicas: []int32{self, 8, 9}, ISR: []int32{self, 8}},
+			{LeaderID: self, LeaderEpoch: 1, Replicas: []int32{self, other, 9}, ISR: []int32{self, other}},
+		}
+		s.Topics["t"], s.TopicsByID[topic.ID] = &next, &next
+	})
+	r, err := f.admin.DescribeCluster(f.ctx(), &runnelv1.DescribeClusterRequest{})
+	if err != nil || r.GetBelowMinimumPartitions() != 1 || r.GetUnderReplicatedPartitions() != 2 {
+		t.Fatalf("%v %v", r, err)
+	}
 }
 
 func TestDescribeClusterKnowsBrokersThatAreAway(t *testing.T) {

@@ -82,6 +82,7 @@ func (l *listener) partitionStatus(t *Topic, n int32) *runnelv1.PartitionStatus 
 	if s.Replication.Leading {
 		fillReplicas(st, s)
 		if l.cfg.Cluster != nil {
+			l.fillSuspects(st)
 			if r, ok := l.cfg.Cluster.Rates(PartitionRef{t.ID, n}); ok {
 				st.RecordsInPerSecond, st.BytesInPerSecond, st.BytesOutPerSecond = r.RecordsIn, r.BytesIn, r.BytesOut
 			}
@@ -126,6 +127,19 @@ func fillReplicas(st *runnelv1.PartitionStatus, s partition.Status) {
 			continue
 		}
 		follower(r, &s.Replication.Followers[i], s)
+	}
+}
+
+// fillSuspects says of replicas that are behind that their brokers do not answer: they are not getting on, and are not gone either.
+func (l *listener) fillSuspects(st *runnelv1.PartitionStatus) {
+	for _, r := range st.GetReplicaStatus() {
+		if r.GetInSync() || !r.GetBrokerLive() || r.GetBrokerId() == l.cfg.BrokerID {
+			continue
+		}
+		b := &runnelv1.BrokerStatus{Id: r.GetBrokerId()}
+		if l.cfg.Cluster.BrokerStatus(b); b.GetSuspect() {
+			r.Detail = "the broker does not answer"
+		}
 	}
 }
 

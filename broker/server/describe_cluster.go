@@ -47,6 +47,31 @@ func (l *listener) describeCluster() *runnelv1.DescribeClusterResponse {
 	return resp
 }
 
+// unmeasured are the other brokers that are well and whose sizes and rates an answer lacks.
+func (l *listener) unmeasured(resp *runnelv1.DescribeClusterResponse) map[int32][]int {
+	out := map[int32][]int{}
+	for i, b := range resp.GetBrokers() {
+		if b.GetLive() && !b.GetSuspect() && b.GetSizeBytes() < 0 && b.GetId() != l.cfg.BrokerID {
+			out[b.GetId()] = []int{i}
+		}
+	}
+	return out
+}
+
+// measured takes the sizes and rates of a broker over from another answer.
+func measured(to, from *runnelv1.DescribeClusterResponse, id int32) {
+	with := func(b *runnelv1.BrokerStatus) bool { return b.GetId() == id }
+	i, j := slices.IndexFunc(to.GetBrokers(), with), slices.IndexFunc(from.GetBrokers(), with)
+	if i < 0 || j < 0 {
+		return
+	}
+	b, m := to.GetBrokers()[i], from.GetBrokers()[j]
+	b.SizeBytes, b.FreeBytes, b.TotalBytes, b.FullInMs = m.GetSizeBytes(), m.GetFreeBytes(), m.GetTotalBytes(), m.GetFullInMs()
+	b.BytesInPerSecond, b.BytesOutPerSecond = m.GetBytesInPerSecond(), m.GetBytesOutPerSecond()
+}
+
+// countTopic counts a topic's partitions. Below their minimum are also those whose in-sync set would have shrunk further if it might: what is
+// in sync on a broker that is gone cannot acknowledge anything.
 func countTopic(resp *runnelv1.DescribeClusterResponse, byID map[int32]*runnelv1.BrokerStatus, t *Topic) {
 	for i := range t.Partitions {
 		p := &t.Partitions[i]
@@ -54,7 +79,13 @@ func countTopic(resp *runnelv1.DescribeClusterResponse, byID map[int32]*runnelv1
 		if len(p.ISR) < len(p.Replicas) {
 			resp.UnderReplicatedPartitions++
 		}
-		if len(p.ISR) < int(t.Config.GetMinInSyncReplicas()) {
+		alive := 0
+		for _, id := range p.ISR {
+			if byID[id].GetLive() {
+				alive++
+			}
+		}
+		if alive < int(t.Config.GetMinInSyncReplicas()) {
 			resp.BelowMinimumPartitions++
 		}
 		if p.LeaderID < 0 {
