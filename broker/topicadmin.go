@@ -46,9 +46,35 @@ func room(s *metadata.State) int {
 	return n
 }
 
+// away are the brokers that would have room and are down.
+func away(s *metadata.State) []int32 {
+	var out []int32
+	for _, st := range s.Storages() {
+		if _, here := s.Broker(st.BrokerID); !here && st.State == metadata.StorageActive {
+			out = append(out, st.BrokerID)
+		}
+	}
+	return out
+}
+
+// checkDefaultReplicas refuses to make do with less than usual because brokers are down: nobody would notice what the topic lacks. Who wants that says
+// so with a number.
+func checkDefaultReplicas(asked int32, s *metadata.State) error {
+	live, down := room(s), away(s)
+	usual := metadata.DefaultReplicas(0, live+len(down))
+	if asked != 0 || live == 0 || int(usual) <= live {
+		return nil
+	}
+	return &metadata.ArgumentError{
+		Field: "replicas", Value: fmt.Sprintf("0, the default, which is %d", usual), Err: metadata.ErrInvalidArgument,
+		Limit: fmt.Sprintf("a number up to %d as long as brokers are down: %v", live, down),
+	}
+}
+
 // CreateTopic returns once every partition has a leader.
 func (a *topicAdmin) CreateTopic(ctx context.Context, r *runnelv1.CreateTopicRequest) (*runnelv1.Topic, error) {
-	live := room(a.cache.Snapshot())
+	now := a.cache.Snapshot()
+	live := room(now)
 	t := metadata.NewTopic{
 		Name: r.GetName(), Partitions: r.GetPartitions(), Replicas: metadata.DefaultReplicas(r.GetReplicas(), live),
 		Config: r.GetConfig(), Defaults: a.defaults, Owner: r.GetOwner(),
@@ -56,8 +82,18 @@ func (a *topicAdmin) CreateTopic(ctx context.Context, r *runnelv1.CreateTopicReq
 	if t.Partitions == 0 {
 		t.Partitions = a.partitions
 	}
-	if err := errors.Join(a.checkPartitions(t.Partitions), metadata.ValidateNewTopic(t, live)); err != nil {
+	tooMany := a.checkPartitions(t.Partitions)
+	rest := t
+	if tooMany != nil {
+		rest.Partitions = a.most // one limit is enough
+	}
+	if err := errors.Join(tooMany, metadata.ValidateNewTopic(rest, live)); err != nil {
 		return nil, err
+	}
+	if _, exists := now.Topic(t.Name); !exists {
+		if err := checkDefaultReplicas(r.GetReplicas(), now); err != nil {
+			return nil, err
+		}
 	}
 	if r.GetValidateOnly() {
 		return a.wouldCreate(t)
