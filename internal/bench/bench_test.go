@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -64,6 +65,10 @@ func TestProduceAndConsume(t *testing.T) {
 }
 
 func TestPacedRunsEndOnTime(t *testing.T) {
+	synctest.Test(t, testPacedRunsEndOnTime)
+}
+
+func testPacedRunsEndOnTime(t *testing.T) {
 	cluster, c := open(t)
 	r, err := Produce(t.Context(), c, Options{Topic: "t", Duration: 200 * time.Millisecond, RecordBytes: 100, BytesPerSecond: 1_000_000}, client.Linger(0))
 	if err != nil {
