@@ -261,6 +261,9 @@ func fromRPC(err error) error {
 	case codes.Canceled:
 		return fmt.Errorf("%w: %s", context.Canceled, st.Message())
 	case codes.DeadlineExceeded:
+		if st.Message() == context.DeadlineExceeded.Error() {
+			return context.DeadlineExceeded
+		}
 		return fmt.Errorf("%w: %s", context.DeadlineExceeded, st.Message())
 	case codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
 		e.retriable = true

@@ -405,6 +405,9 @@ func (pt *producerPartition) refuse(cause error) {
 // end settles everything for good and runs the callbacks.
 func (pt *producerPartition) end(cause error) {
 	pt.mu.Lock()
+	if pt.mu.cause != nil {
+		cause = fmt.Errorf("%w; the last attempt: %v", cause, pt.mu.cause) //nolint:errorlint // its class says nothing of the outcome
+	}
 	pt.endLocked(cause)
 	pt.mu.sender = nil
 	pt.mu.Unlock()

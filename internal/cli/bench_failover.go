@@ -62,6 +62,14 @@ func (a *app) benchFailover(c *cobra.Command, f failoverFlags) error {
 	if n := len(cluster.Brokers()); n < 3 {
 		return adviceError{err: fmt.Errorf("the local cluster has %d brokers, and a failover needs 3", n), advice: "runnel dev --detach --brokers 3 --data DIR"}
 	}
+	for _, p := range cluster.Processes {
+		if !p.Alive() {
+			return adviceError{
+				err:    fmt.Errorf("%s of the local cluster in %s is stopped", processName(p.Name), cluster.Dir()),
+				advice: "runnel dev start --data " + cluster.Dir() + ", or another cluster with --data",
+			}
+		}
+	}
 	return a.failover(c.Context(), cluster, faults, f, o)
 }
 

@@ -30,6 +30,9 @@ func devDirectory(t *testing.T, c devcluster.Cluster) string {
 func TestBenchFailoverRefuses(t *testing.T) {
 	s := newShell(t)
 	one := devDirectory(t, devcluster.Cluster{Processes: []devcluster.Process{{Name: "etcd"}, {Name: "1", Address: "127.0.0.1:1"}}})
+	three := devDirectory(t, devcluster.Cluster{Processes: []devcluster.Process{
+		{Name: "1", Address: "127.0.0.1:1"}, {Name: "2", Address: "127.0.0.1:2"}, {Name: "3", Address: "127.0.0.1:3"},
+	}})
 	for _, c := range []struct {
 		args []string
 		code int
@@ -37,6 +40,7 @@ func TestBenchFailoverRefuses(t *testing.T) {
 	}{
 		{[]string{"--data", t.TempDir()}, exitFailed, "no dev cluster here"},
 		{[]string{"--data", one}, exitFailed, "has 1 brokers, and a failover needs 3"},
+		{[]string{"--data", three}, exitFailed, "broker 1 of the local cluster in " + three + " is stopped\nTry: runnel dev start --data " + three},
 		{[]string{"--data", one, "--fault", "flood"}, exitUsage, "want kill, pause or cut"},
 		{[]string{"--data", one, "--fault", "cut"}, exitUsage, "--isolate"},
 		{[]string{"--data", one, "--rounds", "0", "--rate", "1", "--partitions", "101", "--controller-every", "-1"}, exitUsage, "rounds 0"},

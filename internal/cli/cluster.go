@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -148,9 +149,12 @@ func brokerRows(t *table, v clusterView) {
 	}
 }
 
-// brokerMarks is the state, and what is remarkable about the broker now.
+// brokerMarks is the state, and what is remarkable about the broker now. One that is down is not called active: it may hold replicas, and does nothing.
 func brokerMarks(b brokerView) string {
 	marks := []string{b.State}
+	if !b.Live && b.State == string(client.BrokerActive) {
+		marks = nil
+	}
 	add := func(on bool, mark string) {
 		if on {
 			marks = append(marks, mark)
@@ -242,6 +246,10 @@ func operationRows(t *table, ops []operationView) {
 func blockingRows(t *table, bs []blockingView) {
 	t.header("PARTITION", "IN-SYNC", "MINIMUM", "REASON")
 	for _, b := range bs {
-		t.row(client.TopicPartition{Topic: b.Topic, Partition: b.Partition}, b.InSync, b.MinInSync, b.Reason)
+		minimum := "-" // it is not what is in the way
+		if b.MinInSync > 0 {
+			minimum = strconv.Itoa(b.MinInSync)
+		}
+		t.row(client.TopicPartition{Topic: b.Topic, Partition: b.Partition}, b.InSync, minimum, b.Reason)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,26 @@ func (a *app) onBroker(f func(ctx context.Context, cl *client.Client, id int32) 
 	}
 }
 
+// completeBrokers offers the ids of brokers.
+func (a *app) completeBrokers(c *cobra.Command, v []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(v) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+	defer cancel()
+	var found []string
+	_ = a.withClient(ctx, func(ctx context.Context, cl *client.Client) error {
+		info, err := cl.Admin().DescribeCluster(ctx)
+		for _, b := range info.Brokers {
+			if id := strconv.Itoa(int(b.ID)); strings.HasPrefix(id, prefix) {
+				found = append(found, id)
+			}
+		}
+		return err
+	})
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
 // adviseBroker adds what to try when err is about a broker.
 func adviseBroker(err error) error {
 	var advised adviceError
@@ -53,7 +74,7 @@ func adviseBroker(err error) error {
 func (a *app) clusterConfig() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "config BROKER", Short: "Show a broker's settings in force", Args: exactArgs(1),
+		Use: "config BROKER", Short: "Show a broker's settings in force", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		Long: "Show those settings of a broker that are not the built-in defaults; with --all, every one. Secrets are not among them.",
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
 			ctx, cancel := a.request(ctx)
@@ -92,7 +113,7 @@ func (a *app) clusterDrain() *cobra.Command {
 		Long: "Move every replica away from a broker, and keep new ones away from it until undrain. The command returns when that is recorded; the copies\n" +
 			"are then on their way. With --wait it returns when the broker is empty.",
 		Example: "  runnel cluster drain 3 --dry-run\n  runnel cluster drain 3 --wait && runnel cluster decommission 3",
-		Args:    exactArgs(1),
+		Args:    exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
 			return a.drain(ctx, cl, id, dryRun, wait)
 		}),
@@ -145,9 +166,12 @@ func (a *app) drain(ctx context.Context, cl *client.Client, id int32, dryRun, wa
 	case err != nil:
 		return err
 	case info.TotalBlocked > 0:
+		if !dryRun {
+			fmt.Fprintf(a.Err, "broker %d is being drained until: runnel cluster undrain %d\n", id, id)
+		}
 		return partialError{adviceError{
 			err:    fmt.Errorf("%s of broker %d cannot move", counted(int64(info.TotalBlocked), "replica"), id),
-			advice: "add a broker, or lower the topics' replicas: runnel topic update NAME --replicas N",
+			advice: "start the brokers that are down, add one, or lower the topics' replicas: runnel topic update NAME --replicas N",
 		}}
 	case dryRun:
 		fmt.Fprintln(a.Err, "dry run: nothing was changed")
@@ -167,12 +191,20 @@ func (a *app) drainOnce(ctx context.Context, cl *client.Client, id int32, dryRun
 
 func (a *app) clusterUndrain() *cobra.Command {
 	return &cobra.Command{
-		Use: "undrain BROKER", Short: "End a drain: the broker gets replicas again", Args: exactArgs(1),
+		Use: "undrain BROKER", Short: "End a drain: the broker gets replicas again", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
 			ctx, cancel := a.request(ctx)
 			defer cancel()
+			was, known, err := brokerByID(ctx, cl, id)
+			if err != nil {
+				return err
+			}
 			if err := cl.Admin().UndrainBroker(ctx, id); err != nil {
 				return err
+			}
+			if known && was.State == client.BrokerActive {
+				fmt.Fprintf(a.Err, "broker %d was not being drained\n", id)
+				return nil
 			}
 			fmt.Fprintf(a.Err, "broker %d is active again; what has moved stays where it is\n", id)
 			return nil
@@ -184,23 +216,33 @@ func (a *app) clusterUndrain() *cobra.Command {
 func (a *app) storageOf(ctx context.Context, cl *client.Client, id int32) (string, error) {
 	ctx, cancel := a.request(ctx)
 	defer cancel()
+	b, known, err := brokerByID(ctx, cl, id)
+	if err == nil && !known {
+		err = fmt.Errorf("%w: %d", client.ErrUnknownBroker, id)
+	}
+	return b.StorageID, err
+}
+
+// brokerByID looks a broker up; known is false for one that does not exist, or is decommissioned and stopped.
+func brokerByID(ctx context.Context, cl *client.Client, id int32) (b client.BrokerInfo, known bool, err error) {
 	info, err := cl.Admin().DescribeCluster(ctx)
 	if err != nil {
-		return "", err
+		return b, false, err
 	}
 	for _, b := range info.Brokers {
 		if b.ID == id {
-			return b.StorageID, nil
+			return b, true, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %d", client.ErrUnknownBroker, id)
+	return b, false, nil
 }
 
 func (a *app) clusterDecommission() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use: "decommission BROKER", Short: "Declare that a drained broker does not come back", Args: exactArgs(1),
-		Long: "Declare that a broker's storage holds nothing and does not come back. The broker has to be drained and stopped.",
+		Use: "decommission BROKER", Short: "Declare that a drained broker does not come back", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
+		Long: "Declare that a broker's storage holds nothing and does not come back. The broker has to be drained and stopped. Should it come back with the\n" +
+			"same data directory, it stays out until undrain; with an empty one it is a new broker.",
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
 			storage, err := a.storageOf(ctx, cl, id)
 			if err != nil {
@@ -228,7 +270,7 @@ func (a *app) clusterDecommission() *cobra.Command {
 
 func (a *app) clusterSafeToStop() *cobra.Command {
 	return &cobra.Command{
-		Use: "safe-to-stop BROKER", Short: "Say whether every partition stays available without a broker", Args: exactArgs(1),
+		Use: "safe-to-stop BROKER", Short: "Say whether every partition stays available without a broker", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		Long: "Say whether every partition keeps its minimum of in-sync replicas while a broker is stopped; the exit code is 1 when not. It promises nothing\n" +
 			"for later: ask right before stopping.",
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
@@ -280,7 +322,7 @@ func (a *app) clusterFence() *cobra.Command {
 	var yes, accept bool
 	var storage string
 	cmd := &cobra.Command{
-		Use: "fence BROKER", Short: "Declare that a broker's disk is lost", Args: exactArgs(1),
+		Use: "fence BROKER", Short: "Declare that a broker's disk is lost", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		Long: "Declare that a broker's disk is lost: its replicas leave every in-sync set, so that others replace them. Without --yes the command only says what\n" +
 			"that means.",
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
@@ -328,7 +370,7 @@ func (a *app) fence(ctx context.Context, cl *client.Client, id int32, storage st
 
 func (a *app) clusterUnfence() *cobra.Command {
 	return &cobra.Command{
-		Use: "unfence BROKER", Short: "Take a fencing back: the replicas catch up again", Args: exactArgs(1),
+		Use: "unfence BROKER", Short: "Take a fencing back: the replicas catch up again", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
 			storage, err := a.storageOf(ctx, cl, id)
 			if err != nil {

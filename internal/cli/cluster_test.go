@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"runnel.dev/runnel/client/fakebroker"
+	"runnel.dev/runnel/internal/devcluster"
 )
 
 var forms = []string{"table", "json", "yaml", "name"}
@@ -145,11 +146,12 @@ func TestDrainWaitsUntilTheBrokerIsEmpty(t *testing.T) {
 	s.run("cluster", "undrain", "9").want(t, exitFailed, "BROKER_UNKNOWN", "Try: runnel cluster brokers")
 	// Three replicas, and two brokers left besides: nothing more can move.
 	r := s.run("cluster", "drain", "3", "--wait")
-	r.want(t, exitPartial, "cannot move", "add a broker", "topic update")
+	r.want(t, exitPartial, "is being drained until: runnel cluster undrain 3", "cannot move", "add one", "topic update")
 	if !strings.Contains(r.out, "no other broker") {
 		t.Errorf("output %q, want what is in the way", r.out)
 	}
 	s.run("cluster", "undrain", "3").want(t, exitOK, "active again")
+	s.run("cluster", "undrain", "3").want(t, exitOK, "was not being drained")
 }
 
 func TestFenceSaysFirstWhatItMeans(t *testing.T) {
@@ -184,6 +186,39 @@ func TestElect(t *testing.T) {
 	s.run("partition", "elect", "orders", "1", "--unclean", "--broker", "2", "--accept-data-loss").want(t, exitOK)
 	if s.cluster.Leader("orders", 1) != 2 {
 		t.Fatal("nobody was elected")
+	}
+}
+
+func TestABrokerThatIsDownIsNotCalledActive(t *testing.T) {
+	for want, b := range map[string]brokerView{
+		"down":                   {State: "active"},
+		"draining,down":          {State: "draining"},
+		"active":                 {State: "active", Live: true, Eligible: true},
+		"active,suspect":         {State: "active", Live: true, Eligible: true, Suspect: true},
+		"fenced,controller":      {State: "fenced", Live: true, Eligible: true, Controller: true},
+		"active,not eligible":    {State: "active", Live: true},
+		"down,2 damaged logs":    {State: "active", Damaged: 2},
+		"active,stopping":        {State: "active", Live: true, Eligible: true, Stopping: true},
+		"draining,1 damaged log": {State: "draining", Live: true, Eligible: true, Damaged: 1},
+	} {
+		if got := brokerMarks(b); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func TestCompletionOfBrokersAndProcesses(t *testing.T) {
+	s := newShellOf(t, 3)
+	for _, command := range []string{"drain", "undrain", "decommission", "config", "safe-to-stop", "fence", "unfence"} {
+		if out := s.must("__complete", "cluster", command, ""); !strings.HasPrefix(out, "1\n2\n3\n") {
+			t.Errorf("%s: %q", command, out)
+		}
+	}
+	dir := devDirectory(t, devcluster.Cluster{Processes: []devcluster.Process{{Name: "etcd"}, {Name: "1", Address: "127.0.0.1:1"}}})
+	for in, want := range map[string]string{dir: "etcd\n1\n:4", t.TempDir(): ":4"} {
+		if out := s.must("__complete", "dev", "stop", "--data", in, ""); !strings.HasPrefix(out, want) {
+			t.Errorf("%q, want %q", out, want)
+		}
 	}
 }
 

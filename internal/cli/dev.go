@@ -47,15 +47,15 @@ func (a *app) devCommand() *cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return a.devStatus(f) },
 		},
 		&cobra.Command{
-			Use: "stop [etcd|N]", Short: "Stop the local cluster, or one process of it", Args: args(cobra.MaximumNArgs(1)),
+			Use: "stop [etcd|N]", Short: "Stop the local cluster, or one process of it", Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: a.completeProcesses(&f),
 			RunE: func(c *cobra.Command, v []string) error {
-				return a.devOne(c.Context(), f, v, stopAll, stopOne)
+				return a.devOne(c.Context(), f, v, "stopped", stopAll, stopOne)
 			},
 		},
 		&cobra.Command{
-			Use: "start [etcd|N]", Short: "Start the stopped processes of the local cluster, or one", Args: args(cobra.MaximumNArgs(1)),
+			Use: "start [etcd|N]", Short: "Start the stopped processes of the local cluster, or one", Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: a.completeProcesses(&f),
 			RunE: func(c *cobra.Command, v []string) error {
-				return a.devOne(c.Context(), f, v, a.startAll, a.startOne)
+				return a.devOne(c.Context(), f, v, "running", a.startAll, a.startOne)
 			},
 		},
 	)
@@ -86,13 +86,35 @@ func (a *app) devRun(c *cobra.Command, f devFlags) error {
 	}
 	fmt.Fprintf(a.Err, "cluster ready: %s\ndata and logs: %s\n", strings.Join(cluster.Addresses(), ","), cluster.Dir())
 	if f.detach {
-		fmt.Fprintln(a.Err, "stop it with: runnel dev stop")
+		if first := cluster.Addresses()[0]; first != defaultDevAddress {
+			fmt.Fprintf(a.Err, "to use it: export RUNNEL_SERVER=%s\n", strings.Join(cluster.Addresses(), ","))
+		}
+		fmt.Fprintln(a.Err, "stop it with: runnel dev stop"+f.data())
 		return nil
 	}
 	fmt.Fprintln(a.Err, "Ctrl-C stops it")
 	<-c.Context().Done()
 	fmt.Fprintln(a.Err, "stopping")
 	return cluster.Stop(context.WithoutCancel(c.Context()))
+}
+
+// defaultDevAddress is where the first broker of a cluster listens unless --port says otherwise: where commands look by default.
+const defaultDevAddress = "127.0.0.1:7650"
+
+// data is what has to follow a command that is to find the same cluster.
+func (f devFlags) data() string {
+	if f.dir == "" {
+		return ""
+	}
+	return " --data " + f.dir
+}
+
+// processName calls brokers so; etcd's members have a name.
+func processName(name string) string {
+	if strings.HasPrefix(name, devcluster.EtcdName) {
+		return name
+	}
+	return "broker " + name
 }
 
 func (a *app) devOptions(f devFlags) (devcluster.Options, error) {
@@ -150,16 +172,42 @@ func (a *app) devStatus(f devFlags) error {
 	})
 }
 
-// devOne applies all to the cluster, or one to the process that the argument names.
-func (a *app) devOne(ctx context.Context, f devFlags, names []string, all func(context.Context, *devcluster.Cluster) error, one func(context.Context, *devcluster.Cluster, string) error) error {
+// devOne applies all to the cluster, or one to the process that the argument names. done says what it is then.
+func (a *app) devOne(
+	ctx context.Context, f devFlags, names []string, done string,
+	all func(context.Context, *devcluster.Cluster) error, one func(context.Context, *devcluster.Cluster, string) error,
+) error {
 	c, err := a.openDev(f)
 	if err != nil {
 		return err
 	}
 	if len(names) == 0 {
-		return devAdvice(all(ctx, c))
+		if err := all(ctx, c); err != nil {
+			return devAdvice(err)
+		}
+		fmt.Fprintln(a.Err, "the local cluster in "+c.Dir()+" is "+done)
+		return nil
 	}
-	return devAdvice(one(ctx, c, names[0]))
+	if err := one(ctx, c, names[0]); err != nil {
+		return devAdvice(err)
+	}
+	fmt.Fprintln(a.Err, processName(names[0])+" is "+done)
+	return nil
+}
+
+// completeProcesses offers what can be started and stopped.
+func (a *app) completeProcesses(f *devFlags) cobra.CompletionFunc {
+	return func(_ *cobra.Command, v []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		if c, err := a.openDev(*f); err == nil && len(v) == 0 {
+			for _, p := range c.Processes {
+				if strings.HasPrefix(p.Name, prefix) {
+					names = append(names, p.Name)
+				}
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {

@@ -74,6 +74,15 @@ func exactArgs(n int) cobra.PositionalArgs {
 	}
 }
 
+func minArgs(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, v []string) error {
+		if len(v) < n {
+			return usagef(c, "got %s, want: %s %s", counted(int64(len(v)), "argument"), c.Parent().CommandPath(), c.Use)
+		}
+		return nil
+	}
+}
+
 // flagFault says in one line which flag is wrong, and why.
 func flagFault(c *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -118,6 +127,10 @@ func (a *app) report(err error) int {
 	text := err.Error()
 	if code == exitFailed && errors.Is(err, context.Canceled) {
 		text = "interrupted"
+	}
+	var advised adviceError
+	if errors.Is(err, context.DeadlineExceeded) && code == exitFailed && !errors.As(err, &advised) {
+		text += fmt.Sprintf("\nTry: more time than --timeout %s, or runnel cluster describe", a.timeout.String())
 	}
 	fmt.Fprintln(a.Err, "runnel: "+sanitize(text))
 	return code

@@ -24,7 +24,7 @@ func (a *app) partitionDescribe() *cobra.Command {
 	return &cobra.Command{
 		Use: "describe TOPIC [PARTITION…]", Aliases: []string{"list", "show"}, Short: "Show offsets, sizes, health and replicas of partitions",
 		Long: "Show offsets, sizes and health of partitions and, for each partition that is named or under-replicated, how far its replicas are.",
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: a.completeTopics,
+		Args: minArgs(1), ValidArgsFunction: a.completeTopics,
 		RunE: func(c *cobra.Command, v []string) error {
 			numbers, err := parsePartitions(v[1:])
 			if err != nil {

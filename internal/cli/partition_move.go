@@ -148,6 +148,13 @@ func parseBrokers(s string) ([]int32, error) {
 	return ids, nil
 }
 
+// planned is one entry of a plan file.
+type planned struct {
+	Topic     string  `yaml:"topic"`
+	Partition *int32  `yaml:"partition"`
+	Replicas  []int32 `yaml:"replicas"`
+}
+
 func (a *app) readPlan(name string) ([]client.Reassignment, error) {
 	in := a.In
 	if name != "-" {
@@ -165,15 +172,11 @@ func (a *app) readPlan(name string) ([]client.Reassignment, error) {
 	if len(text) > maxPlan {
 		return nil, fmt.Errorf("it is larger than %s", formatBytes(maxPlan))
 	}
-	var plan []struct {
-		Topic     string  `yaml:"topic"`
-		Partition *int32  `yaml:"partition"`
-		Replicas  []int32 `yaml:"replicas"`
-	}
+	var plan []planned
 	dec := yaml.NewDecoder(bytes.NewReader(text)) // of which JSON is a part
 	dec.KnownFields(true)
 	if err := dec.Decode(&plan); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+		return nil, fmt.Errorf("want a list of {topic, partition, replicas}: %w", err)
 	}
 	targets := make([]client.Reassignment, 0, len(plan))
 	for i, p := range plan {
@@ -412,7 +415,7 @@ func (a *app) electPreferred(ctx context.Context, cl *client.Client, dryRun bool
 	}
 	switch {
 	case err == nil && len(results) == 0:
-		fmt.Fprintln(a.Err, "every leader is where it should be")
+		fmt.Fprintln(a.Err, a.nobodyElected(ctx, cl))
 	case err == nil && dryRun:
 		fmt.Fprintln(a.Err, "dry run: nothing was changed")
 	}
@@ -426,6 +429,17 @@ func (a *app) electPreferred(ctx context.Context, cl *client.Client, dryRun bool
 		return partialError{err}
 	}
 	return err
+}
+
+// nobodyElected says why there was nothing to do: leaders whose preferred brokers are away or behind stay where they are.
+func (a *app) nobodyElected(ctx context.Context, cl *client.Client) string {
+	operations, _ := cl.Admin().Operations(ctx) // it only explains
+	for _, o := range operations {
+		if left := o.Partitions - o.PartitionsDone; o.Kind == client.OperationBalance && left > 0 {
+			return "no leader can be moved now; preferred brokers that are down or not in sync: of " + counted(int64(left), "partition")
+		}
+	}
+	return "every leader is where it should be"
 }
 
 func (a *app) electUnclean(ctx context.Context, cl *client.Client, tp client.TopicPartition, broker int32, accept bool) error {

@@ -54,7 +54,7 @@ func TestUsageErrors(t *testing.T) {
 		{"consume a --from yesterday -n -3 -p -1 -f %z", []string{"yesterday", "-n -3", "-p -1", "%z"}},
 		{"consume a -o yaml", []string{"records have their own formats"}},
 		{"consume a -o json -f raw", []string{"records have their own formats"}},
-		{"partition describe", []string{"at least 1"}},
+		{"partition describe", []string{"got 0 arguments"}},
 		{"partition describe a 1 x", []string{`"x"`}},
 		{"bench produce --size 3B --acks none --rate fast -p 0", []string{"record size 3", "acks", `"fast"`, "--partitions 0"}},
 		{"bench", nil},
