@@ -16,6 +16,9 @@ import (
 // readinessInterval is how often the gRPC health service is brought up to date.
 const readinessInterval = 50 * time.Millisecond
 
+// readinessPatience is how long a broker may take to become ready until its log says what is missing.
+const readinessPatience = 10 * time.Second
+
 // stopGrace is what ending may take beyond ShutdownTimeout: syncing what was written, giving the registration back.
 const stopGrace = 10 * time.Second
 
@@ -95,10 +98,36 @@ func (b *Broker) conditions() []condition {
 	}
 	return []condition{
 		check("metadata", s.Loaded(), "the metadata was not read yet"),
-		check("eligible", s.Eligible(b.cfg.BrokerID), "the controller has not declared this registration eligible"),
+		check("eligible", s.Eligible(b.cfg.BrokerID), whyNotEligible(s, b.cfg.BrokerID)),
 		check("controller", !metadata.ControllerFree(s), "no live broker controls the cluster"),
 		check("partitions", missing == 0, reason),
 	}
+}
+
+// whyNotEligible tells what somebody has decided from what will be settled in a moment.
+func whyNotEligible(s *metadata.State, id int32) string {
+	st, known := s.Storage(id)
+	b, live := s.Broker(id)
+	if known && live && st.StorageID == b.StorageID {
+		switch st.State {
+		case metadata.StorageActive, metadata.StorageDraining:
+		case metadata.StorageDecommissioned:
+			return fmt.Sprintf("this data directory was decommissioned: start with an empty one, or run: runnel cluster undrain %d", id)
+		case metadata.StorageFenced:
+			return fmt.Sprintf("this data directory was fenced: start with an empty one, or run: runnel cluster unfence %d", id)
+		}
+	}
+	return "the controller has not declared this registration eligible"
+}
+
+// lacking is the first condition that is not met.
+func lacking(conditions []condition) string {
+	for _, c := range conditions {
+		if !c.OK {
+			return c.Name + ": " + c.Reason
+		}
+	}
+	return ""
 }
 
 func check(name string, ok bool, reason string) condition {
@@ -108,17 +137,23 @@ func check(name string, ok bool, reason string) condition {
 	return condition{Name: name, OK: ok, Reason: reason}
 }
 
-// followReadiness shows readiness in the gRPC health service.
+// followReadiness shows readiness in the gRPC health service. What keeps the broker from it for longer than usual is logged.
 func (b *Broker) followReadiness(ctx context.Context) error {
 	server := b.running.Load().server
 	tick := b.deps.Clock.NewTicker(readinessInterval)
 	defer tick.Stop()
-	was := false
+	was, since, said := false, b.deps.Clock.Now(), ""
 	for {
-		if now := ready(b.conditions()); now != was {
+		conditions := b.conditions()
+		now := ready(conditions)
+		if now != was {
 			server.SetReady(now)
 			b.lg.Info("readiness changed", "ready", now)
-			was = now
+			was, since, said = now, b.deps.Clock.Now(), ""
+		}
+		if why := lacking(conditions); !now && why != said && b.deps.Clock.Since(since) >= readinessPatience {
+			b.lg.Warn("the broker is not ready", "reason", why)
+			said, since = why, b.deps.Clock.Now()
 		}
 		select {
 		case <-ctx.Done():

@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/internal/clock"
+	"runnel.dev/runnel/internal/ids"
 )
 
 // journal notes what parts do, in order.
@@ -226,5 +228,30 @@ func TestNewReportsAllFaults(t *testing.T) {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not reported in:\n%v", field, err)
 		}
+	}
+}
+
+// TestABrokerSaysThatItWasTakenOut: waiting helps only where nobody has decided anything.
+func TestABrokerSaysThatItWasTakenOut(t *testing.T) {
+	disk := ids.NewStorageID()
+	for state, want := range map[metadata.StorageState]string{
+		metadata.StorageActive: "the controller has not", metadata.StorageDraining: "the controller has not",
+		metadata.StorageDecommissioned: "runnel cluster undrain 3", metadata.StorageFenced: "runnel cluster unfence 3",
+	} {
+		for _, here := range []ids.StorageID{disk, ids.NewStorageID()} {
+			s := metadata.NewState(metadata.Contents{
+				Brokers:  []*metadata.Broker{{BrokerInfo: metadata.BrokerInfo{ID: 3, StorageID: here}, Epoch: 10}},
+				Storages: []*metadata.Storage{{BrokerID: 3, StorageID: disk, State: state}},
+			})
+			if here != disk {
+				want = "the controller has not" // another data directory is another storage
+			}
+			if got := whyNotEligible(s, 3); !strings.Contains(got, want) {
+				t.Errorf("%v: %q, want %q", state, got, want)
+			}
+		}
+	}
+	if got := lacking([]condition{check("a", true, "x"), check("b", false, "y"), check("c", false, "z")}); got != "b: y" {
+		t.Error(got)
 	}
 }
