@@ -44,14 +44,14 @@ func (a *clusterAdmin) resolve(s *metadata.State, topic string, id []byte, n int
 	return ref, nil
 }
 
+// Throttle implements server.ClusterAdmin.
+func (a *clusterAdmin) Throttle(bytesPerSecond int64) {
+	a.b.lg.Info("the limit of copies was changed", "audit", true, "bytes_per_second", bytesPerSecond, "before", a.p.leaders.CatchUpRate())
+	a.p.leaders.SetCatchUpRate(bytesPerSecond)
+}
+
 // ReassignPartitions implements server.ClusterAdmin.
 func (a *clusterAdmin) ReassignPartitions(ctx context.Context, r *runnelv1.ReassignPartitionsRequest) ([]server.ReassignResult, error) {
-	if r.ThrottleBytesPerSecond != nil {
-		return nil, &metadata.ArgumentError{
-			Field: "throttle_bytes_per_second", Value: fmt.Sprint(r.GetThrottleBytesPerSecond()),
-			Limit: "absent: each broker's replication.catchUpBytesPerSecond bounds what it sends", Err: metadata.ErrInvalidArgument,
-		}
-	}
 	s := a.p.cache.Snapshot()
 	out := make([]server.ReassignResult, len(r.GetTargets()))
 	var requests []controller.ReassignRequest
@@ -121,7 +121,7 @@ func (a *clusterAdmin) ListReassignments(_ context.Context, r *runnelv1.ListReas
 	if limit == 0 {
 		limit = 1000
 	}
-	out := &runnelv1.ListReassignmentsResponse{ThrottleBytesPerSecond: int64(a.b.cfg.Replication.CatchUpBytesPerSecond)}
+	out := &runnelv1.ListReassignmentsResponse{ThrottleBytesPerSecond: a.p.leaders.CatchUpRate()}
 	for _, m := range all {
 		if len(r.GetTopics()) > 0 && !slices.Contains(r.GetTopics(), m.Topic) {
 			continue

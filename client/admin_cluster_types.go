@@ -95,7 +95,7 @@ type Reassignments struct {
 type ReassignOptions struct {
 	// DryRun only plans.
 	DryRun bool
-	// Throttle, unless nil, is what each broker may copy for new replicas from now on, bytes per second; 0: unlimited.
+	// Throttle, unless nil, is what each broker may copy for new replicas, bytes per second, until it starts again with its own setting; 0: unlimited.
 	Throttle *int64
 }
 

@@ -27,6 +27,12 @@ func newBucket(clk clock.Clock, rate int64) *bucket {
 	return b
 }
 
+func (b *bucket) rate() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.rate
+}
+
 func (b *bucket) setRate(rate int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -81,6 +81,9 @@ func NewLeaders(cfg LeadersConfig) (*Leaders, error) {
 	return &Leaders{cfg: cfg, catchUp: newBucket(cfg.Clock, cfg.CatchUpRate), stopping: make(chan struct{})}, nil
 }
 
+// CatchUpRate returns Settings.CatchUpRate as it is now.
+func (l *Leaders) CatchUpRate() int64 { return l.catchUp.rate() }
+
 // SetCatchUpRate changes Settings.CatchUpRate, bytes/s; 0: unlimited.
 func (l *Leaders) SetCatchUpRate(bytesPerSecond int64) { l.catchUp.setRate(bytesPerSecond) }
 

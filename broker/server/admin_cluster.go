@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/metadata"
@@ -25,12 +26,22 @@ const (
 	loadPatience = time.Second
 )
 
-// ReassignPartitions implements runnelv1.AdminServer.
+// ReassignPartitions implements runnelv1.AdminServer. A limit is set on every broker, before anything moves.
 func (l *listener) ReassignPartitions(ctx context.Context, req *runnelv1.ReassignPartitionsRequest) (*runnelv1.ReassignPartitionsResponse, error) {
 	if err := checkReassign(req); err != nil {
 		return nil, err
 	}
 	l = l.forClient(ctx)
+	if req.ThrottleBytesPerSecond != nil {
+		if err := l.throttle(ctx, req.GetThrottleBytesPerSecond(), req.GetValidateOnly()); err != nil {
+			return nil, err
+		}
+		if len(req.GetTargets()) == 0 && !req.GetCancel() {
+			return &runnelv1.ReassignPartitionsResponse{}, nil
+		}
+		req = proto.CloneOf(req)
+		req.ThrottleBytesPerSecond = nil
+	}
 	return atController(ctx, l, func(ctx context.Context) (*runnelv1.ReassignPartitionsResponse, error) {
 		results, err := l.cfg.Cluster.ReassignPartitions(ctx, req)
 		if err != nil {
@@ -54,6 +65,42 @@ func (l *listener) ReassignPartitions(ctx context.Context, req *runnelv1.Reassig
 	}, func(ctx context.Context, api runnelv1.AdminClient) (*runnelv1.ReassignPartitionsResponse, error) {
 		return api.ReassignPartitions(ctx, req)
 	})
+}
+
+// throttle sets what each broker sends to replicas that are far behind, here and on all others that are live.
+func (l *listener) throttle(ctx context.Context, bytesPerSecond int64, dryRun bool) error {
+	if l.cfg.Cluster == nil {
+		return fmt.Errorf("%w: this broker does not manage clusters", errNotYet)
+	}
+	if dryRun {
+		return nil
+	}
+	l.cfg.Cluster.Throttle(bytesPerSecond)
+	if !l.forwards(ctx) {
+		return nil
+	}
+	others := map[int32][]int{}
+	for _, b := range l.cfg.Metadata.Snapshot().Brokers {
+		if b.ID != l.cfg.BrokerID {
+			others[b.ID] = nil
+		}
+	}
+	var mu sync.Mutex
+	var errs []error
+	fan(others, func(id int32, _ []int) {
+		_, err := ask(ctx, l, id, func(ctx context.Context, cc grpc.ClientConnInterface) (*runnelv1.ReassignPartitionsResponse, error) {
+			return runnelv1.NewAdminClient(cc).ReassignPartitions(ctx, &runnelv1.ReassignPartitionsRequest{ThrottleBytesPerSecond: &bytesPerSecond})
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			errs = append(errs, err)
+		}
+	})
+	if len(errs) > 0 {
+		return fmt.Errorf("the limit is not set on every broker, and nothing was moved: %w", errs[0])
+	}
+	return nil
 }
 
 func checkReassign(req *runnelv1.ReassignPartitionsRequest) error {

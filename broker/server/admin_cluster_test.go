@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -19,6 +20,7 @@ type admin struct {
 	fail error
 	seen []proto.Message
 	calm bool // it suspects nobody
+	rate atomic.Int64
 }
 
 func answer[R any](a *admin, r proto.Message, resp R) (R, error) {
@@ -79,6 +81,8 @@ func (a *admin) SafeToStop(_ context.Context, r *runnelv1.SafeToStopRequest) (*r
 func (a *admin) ListOperations(_ context.Context, r *runnelv1.ListOperationsRequest) (*runnelv1.ListOperationsResponse, error) {
 	return answer(a, r, &runnelv1.ListOperationsResponse{})
 }
+
+func (a *admin) Throttle(bytesPerSecond int64) { a.rate.Store(bytesPerSecond) }
 
 func (a *admin) BrokerStatus(st *runnelv1.BrokerStatus) {
 	st.Suspect = st.GetId() == other && !a.calm
@@ -285,6 +289,33 @@ func TestDescribeConfigOfAnyBroker(t *testing.T) {
 	}
 	_, err := p.a.admin.DescribeConfig(p.a.ctx(), &runnelv1.DescribeConfigRequest{BrokerId: proto.Int32(44)})
 	wantReason(t, err, codes.NotFound, "BROKER_UNKNOWN")
+}
+
+// TestThrottleReachesEveryBroker: copies come from all of them.
+func TestThrottleReachesEveryBroker(t *testing.T) {
+	p, a, b := setupAdmins(t)
+	set := func(r *runnelv1.ReassignPartitionsRequest) error {
+		_, err := p.a.admin.ReassignPartitions(p.a.ctx(), r)
+		return err
+	}
+	one := []*runnelv1.PartitionTarget{{Topic: "t", Partition: 0, Replicas: []int32{1, 2}}}
+	if err := set(&runnelv1.ReassignPartitionsRequest{ThrottleBytesPerSecond: proto.Int64(9), ValidateOnly: true}); err != nil || a.rate.Load()+b.rate.Load() != 0 {
+		t.Fatalf("a dry run: %v, %d and %d", err, a.rate.Load(), b.rate.Load())
+	}
+	if err := set(&runnelv1.ReassignPartitionsRequest{ThrottleBytesPerSecond: proto.Int64(1 << 20)}); err != nil || a.rate.Load() != 1<<20 || b.rate.Load() != 1<<20 {
+		t.Fatalf("alone: %v, %d and %d", err, a.rate.Load(), b.rate.Load())
+	}
+	if len(a.seen)+len(b.seen) != 0 {
+		t.Fatalf("something moved: %v %v", a.seen, b.seen)
+	}
+	if err := set(&runnelv1.ReassignPartitionsRequest{ThrottleBytesPerSecond: proto.Int64(0), Targets: one}); err != nil || a.rate.Load()+b.rate.Load() != 0 {
+		t.Fatalf("with a move: %v, %d and %d", err, a.rate.Load(), b.rate.Load())
+	}
+	if len(b.seen) != 1 || len(b.seen[0].(*runnelv1.ReassignPartitionsRequest).GetTargets()) != 1 {
+		t.Fatalf("the controller saw %v", b.seen)
+	}
+	p.pa.conns[other] = nil
+	wantReason(t, set(&runnelv1.ReassignPartitionsRequest{ThrottleBytesPerSecond: proto.Int64(5), Targets: one}), codes.Unavailable, "BROKER_UNREACHABLE")
 }
 
 // TestDescribeClusterAsksEachBrokerWhatItMeasured: whoever is the controller, and whoever answers.

@@ -70,6 +70,8 @@ type ClusterAdmin interface {
 	SafeToStop(ctx context.Context, r *runnelv1.SafeToStopRequest) (*runnelv1.SafeToStopResponse, error)
 	ListOperations(ctx context.Context, r *runnelv1.ListOperationsRequest) (*runnelv1.ListOperationsResponse, error)
 
+	// Throttle sets what this broker sends to replicas that are far behind, bytes per second; 0: no limit. A restart forgets it. Does not block.
+	Throttle(bytesPerSecond int64)
 	// BrokerStatus fills in what this broker knows of another beside its registration: state, eligible, suspect, stopping, damaged, sizes and
 	// rates. Answers of the controller know most. Does not block.
 	BrokerStatus(st *runnelv1.BrokerStatus)

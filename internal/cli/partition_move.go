@@ -37,7 +37,7 @@ func (a *app) partitionReassign() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&f.to, "to", "", "broker ids for the partitions that are named, the preferred leader first, such as 1,2,3")
 	fs.StringVar(&f.plan, "plan", "", "file with the plan")
-	fs.StringVar(&f.throttle, "throttle", "", "what each broker may copy per second, such as 50MiB, from now on; off: no limit")
+	fs.StringVar(&f.throttle, "throttle", "", "what each broker may copy per second, such as 50MiB, until it starts again with its replication.catchUpBytesPerSecond; off: no limit")
 	fs.BoolVar(&f.apply, "apply", false, "carry it out")
 	fs.BoolVar(&f.cancel, "cancel", false, "go back to the replicas of before: of the partitions that are named, or everywhere")
 	fs.BoolVar(&f.list, "list", false, "list what is under way")
@@ -229,7 +229,7 @@ func (a *app) applyReassign(ctx context.Context, cl *client.Client, targets []cl
 		return adviseBroker(err)
 	}
 	if len(targets) == 0 {
-		fmt.Fprintln(a.Err, "the limit is set")
+		fmt.Fprintln(a.Err, "the limit is set on every broker")
 		return nil
 	}
 	err = a.reassigned(results, err)
