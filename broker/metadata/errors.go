@@ -24,6 +24,8 @@ var (
 	ErrNotBootstrapped = errors.New("metadata client is not bootstrapped")
 	// ErrBrokerConflict: another storage is registered under this broker id, and is alive.
 	ErrBrokerConflict = errors.New("broker id is taken")
+	// ErrForeignStorage: this storage holds the replicas of another broker id, which a broker of this id would take for left over, and remove.
+	ErrForeignStorage = errors.New("storage belongs to another broker id")
 	// ErrSuperseded: a newer registration of this broker id exists; this process must stop.
 	ErrSuperseded = errors.New("registration superseded")
 	// ErrNotRegistered: the registration that the broker acted under has lapsed or was replaced. Retriable after registering anew.
@@ -115,6 +117,20 @@ func (e *BrokerConflictError) Error() string {
 
 // Unwrap returns ErrBrokerConflict.
 func (e *BrokerConflictError) Unwrap() error { return ErrBrokerConflict }
+
+// ForeignStorageError is a storage that the registry lists under another broker id. It wraps ErrForeignStorage.
+type ForeignStorageError struct {
+	// BrokerID is who was refused, Owner whose storage it is.
+	BrokerID, Owner int32
+	StorageID       ids.StorageID
+}
+
+func (e *ForeignStorageError) Error() string {
+	return fmt.Sprintf("%v: storage %s is that of broker %d, this is broker %d", ErrForeignStorage, e.StorageID, e.Owner, e.BrokerID)
+}
+
+// Unwrap returns ErrForeignStorage.
+func (e *ForeignStorageError) Unwrap() error { return ErrForeignStorage }
 
 // SupersededError is a newer registration of this broker's id. It wraps ErrSuperseded.
 type SupersededError struct {

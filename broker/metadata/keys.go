@@ -51,6 +51,7 @@ func (k keyspace) controller() string      { return k.prefix + "controller" }
 func (k keyspace) producers() string       { return k.prefix + "producers/next" }
 func (k keyspace) broker(id int32) string  { return k.prefix + "brokers/" + itoa(id) }
 func (k keyspace) storage(id int32) string { return k.prefix + "storage/" + itoa(id) }
+func (k keyspace) storages() string        { return k.prefix + "storage/" }
 func (k keyspace) topic(name string) string {
 	return k.prefix + "topics/" + name
 }

@@ -107,6 +107,9 @@ func (r *Registration) register(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := r.ownStorage(ctx); err != nil {
+			return err
+		}
 		if live != nil && live.BootID == r.bootID {
 			// An attempt of this process that stayed unanswered. It is visible, so it is settled.
 			r.adopt(live.Epoch, live.leaseID)
@@ -165,6 +168,33 @@ func (r *Registration) cluster(ctx context.Context) (int64, error) {
 		return 0, &ForeignEtcdError{What: "era", Want: fmt.Sprint(known.Era), Got: fmt.Sprint(cluster.Era)}
 	}
 	return cluster.Revision, nil
+}
+
+// ownStorage refuses a storage that another broker id has: a volume in the wrong place. Its replicas are none of this id's, so they would be
+// removed. One whose broker was decommissioned holds nothing that anybody counts on.
+func (r *Registration) ownStorage(ctx context.Context) error {
+	if r.Epoch() > 0 {
+		return nil
+	}
+	c := r.client
+	resp, err := c.get(ctx, "register_look", c.keys.storages(), clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+	for _, kv := range resp.Kvs {
+		key := c.keys.parse(string(kv.Key))
+		if key.kind != kindStorage || key.id == r.info.ID {
+			continue
+		}
+		s, err := decodeStorage(kv, key.id)
+		if err != nil {
+			return err
+		}
+		if s.StorageID == r.info.StorageID && s.State != StorageDecommissioned {
+			return &ForeignStorageError{BrokerID: r.info.ID, Owner: key.id, StorageID: s.StorageID}
+		}
+	}
+	return nil
 }
 
 // look returns the live registration of the id, or nil. When an earlier epoch of this process is older than the one that the

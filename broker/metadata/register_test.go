@@ -41,6 +41,46 @@ func TestRegisterOneIDTwoStorages(t *testing.T) {
 	}
 }
 
+// TestAStorageOfAnotherBrokerIsRefused: a volume that comes up under another id holds replicas that are none of that id's, and would be emptied.
+func TestAStorageOfAnotherBrokerIsRefused(t *testing.T) {
+	c := client(t, nil)
+	storage := ids.NewStorageID()
+	reg, stop := register(t, c, 1, storage)
+	office, _ := register(t, client(t, nil), 7, ids.NewStorageID())
+	tenure, ok, err := c.AcquireController(t.Context(), office.BrokerID(), office.Epoch())
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	entry := &Storage{BrokerID: 1, StorageID: storage, EligibleEpoch: reg.Epoch(), State: StorageActive}
+	revision, err := c.DeclareEligible(t.Context(), tenure, entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func() {
+		t.Helper()
+		_, err := client(t, nil).Register(t.Context(), BrokerInfo{ID: 2, StorageID: storage})
+		var foreign *ForeignStorageError
+		if !errors.As(err, &foreign) || !errors.Is(err, ErrForeignStorage) || foreign.Owner != 1 || foreign.BrokerID != 2 || foreign.StorageID != storage {
+			t.Fatalf("err = %v", err)
+		}
+		if v, _ := value(t, c, c.keys.broker(2)); v != "" {
+			t.Fatal("it is registered all the same")
+		}
+	}
+	refused()
+	if err := stop(); err != nil { // also while the owner is away
+		t.Fatal(err)
+	}
+	refused()
+	register(t, client(t, nil), 1, storage)
+	next := *entry
+	next.Revision, next.State = revision, StorageDecommissioned
+	if _, err := c.SetStorageState(t.Context(), tenure, &next); err != nil {
+		t.Fatal(err)
+	}
+	register(t, client(t, nil), 2, storage) // what a broker that is gone has left may be used by another
+}
+
 func TestTakeOverOfTheSameStorage(t *testing.T) {
 	storage := ids.NewStorageID()
 	c := client(t, nil)
