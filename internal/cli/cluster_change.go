@@ -212,15 +212,15 @@ func (a *app) clusterUndrain() *cobra.Command {
 	}
 }
 
-// storageOf finds a broker's storage id, so that the change is bound to the disk that is there now.
-func (a *app) storageOf(ctx context.Context, cl *client.Client, id int32) (string, error) {
+// knownBroker looks a broker up, so that a change is bound to the disk that is there now.
+func (a *app) knownBroker(ctx context.Context, cl *client.Client, id int32) (client.BrokerInfo, error) {
 	ctx, cancel := a.request(ctx)
 	defer cancel()
 	b, known, err := brokerByID(ctx, cl, id)
 	if err == nil && !known {
 		err = fmt.Errorf("%w: %d", client.ErrUnknownBroker, id)
 	}
-	return b.StorageID, err
+	return b, err
 }
 
 // brokerByID looks a broker up; known is false for one that does not exist, or is decommissioned and stopped.
@@ -244,14 +244,16 @@ func (a *app) clusterDecommission() *cobra.Command {
 		Long: "Declare that a broker's storage holds nothing and does not come back. The broker has to be drained and stopped. Should it come back with the\n" +
 			"same data directory, it stays out until undrain; with an empty one it is a new broker.",
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
-			storage, err := a.storageOf(ctx, cl, id)
+			b, err := a.knownBroker(ctx, cl, id)
 			if err != nil {
 				return err
 			}
 			ctx, cancel := a.request(ctx)
 			defer cancel()
-			err = cl.Admin().DecommissionBroker(ctx, id, storage, dryRun)
+			err = cl.Admin().DecommissionBroker(ctx, id, b.StorageID, dryRun)
 			switch {
+			case errors.Is(err, client.ErrBrokerNotEmpty) && b.State == client.BrokerFenced: // there is nothing to drain
+				return adviceError{err: err, advice: "again once other brokers have copied it (runnel cluster describe); if none has room: runnel topic update NAME --replicas N"}
 			case errors.Is(err, client.ErrBrokerNotEmpty):
 				return adviceError{err: err, advice: fmt.Sprintf("runnel cluster drain %d --wait", id)}
 			case err != nil:
@@ -337,9 +339,11 @@ func (a *app) clusterFence() *cobra.Command {
 
 func (a *app) fence(ctx context.Context, cl *client.Client, id int32, storage string, yes, accept bool) (err error) {
 	if storage == "" {
-		if storage, err = a.storageOf(ctx, cl, id); err != nil {
+		b, err := a.knownBroker(ctx, cl, id)
+		if err != nil {
 			return err
 		}
+		storage = b.StorageID
 	}
 	ctx, cancel := a.request(ctx)
 	defer cancel()
@@ -362,6 +366,10 @@ func (a *app) fence(ctx context.Context, cl *client.Client, id int32, storage st
 			blockingRows(t, v.Affected)
 		}
 	})
+	if err == nil && yes {
+		fmt.Fprintf(a.Err, "broker %d is fenced: other replicas count without it, and what it held is copied to brokers that have room; "+
+			"after that: runnel cluster decommission %d\n", id, id)
+	}
 	if err == nil && !yes {
 		fmt.Fprintf(a.Err, "nothing was changed; to fence it: runnel cluster fence %d --storage-id %s --yes\n", id, cell(storage))
 	}
@@ -372,14 +380,18 @@ func (a *app) clusterUnfence() *cobra.Command {
 	return &cobra.Command{
 		Use: "unfence BROKER", Short: "Take a fencing back: the replicas catch up again", Args: exactArgs(1), ValidArgsFunction: a.completeBrokers,
 		RunE: a.onBroker(func(ctx context.Context, cl *client.Client, id int32) error {
-			storage, err := a.storageOf(ctx, cl, id)
+			b, err := a.knownBroker(ctx, cl, id)
 			if err != nil {
 				return err
 			}
 			ctx, cancel := a.request(ctx)
 			defer cancel()
-			if err := cl.Admin().UnfenceBroker(ctx, id, storage); err != nil {
+			if err := cl.Admin().UnfenceBroker(ctx, id, b.StorageID); err != nil {
 				return err
+			}
+			if b.State == client.BrokerActive {
+				fmt.Fprintf(a.Err, "broker %d was not fenced\n", id)
+				return nil
 			}
 			fmt.Fprintf(a.Err, "broker %d is active again, its replicas catch up\n", id)
 			return nil

@@ -160,8 +160,9 @@ func TestFenceSaysFirstWhatItMeans(t *testing.T) {
 	s.cluster.CreateTopic("single", 1)
 	s.run("cluster", "fence", "2").want(t, exitOK, "nothing was changed", "--storage-id storage-2 --yes")
 	s.run("cluster", "fence", "2", "--storage-id", "other", "--yes").want(t, exitFailed, "STORAGE_MISMATCH")
-	s.run("cluster", "fence", "2", "--yes").want(t, exitOK)
+	s.run("cluster", "fence", "2", "--yes").want(t, exitOK, "broker 2 is fenced", "runnel cluster decommission 2")
 	s.run("cluster", "unfence", "2").want(t, exitOK, "catch up")
+	s.run("cluster", "unfence", "2").want(t, exitOK, "was not fenced")
 	s.run("cluster", "fence", "1", "--yes").want(t, exitFailed, "UNSAFE", "--accept-data-loss")
 	s.run("cluster", "fence", "1", "--yes", "--accept-data-loss").want(t, exitOK)
 }

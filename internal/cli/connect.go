@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -85,10 +86,7 @@ func (a *app) withClient(ctx context.Context, f func(context.Context, *client.Cl
 		if openCtx.Err() == nil {
 			return err // of the settings: no broker was asked
 		}
-		return adviceError{
-			err:    fmt.Errorf("no broker at %s: %w", a.serverAddress(), err),
-			advice: "runnel dev --detach, or name a broker with --server or $RUNNEL_SERVER",
-		}
+		return a.noBroker(err)
 	}
 	err = f(ctx, c)
 	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -100,3 +98,30 @@ func (a *app) withClient(ctx context.Context, f func(context.Context, *client.Cl
 func (a *app) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Duration(a.timeout))
 }
+
+// noBroker says why nobody answered, once: the client's error names the addresses again, and that the time is over.
+func (a *app) noBroker(err error) error {
+	advice := "runnel dev --detach, or name a broker with --server or $RUNNEL_SERVER"
+	text := err.Error()
+	if refused, ok := errors.AsType[*client.Error](err); ok {
+		if refused.Reason == "METADATA_REFUSED" {
+			advice = "runnel etcd recover --help"
+		} else if refused.Reason != "" {
+			advice = "again in a moment, or another broker with --server or $RUNNEL_SERVER"
+		}
+		text = refused.Error()
+	}
+	if i := strings.Index(text, "dial tcp "); i >= 0 {
+		text = strings.TrimSuffix(text[i:], `"`)
+	}
+	return adviceError{err: toldError{fmt.Sprintf("no broker answers at %s: %s", a.serverAddress(), text), err}, advice: advice}
+}
+
+// toldError is err in other words.
+type toldError struct {
+	text string
+	err  error
+}
+
+func (e toldError) Error() string { return e.text }
+func (e toldError) Unwrap() error { return e.err }

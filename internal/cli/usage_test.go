@@ -79,7 +79,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestNoBrokerSaysWhatToTry(t *testing.T) {
 	s := &shell{t: t}
-	s.run("topic", "list", "--server", "127.0.0.1:1", "--timeout", "200ms").want(t, exitFailed, "no broker at 127.0.0.1:1", "runnel dev --detach", "--server")
+	s.run("topic", "list", "--server", "127.0.0.1:1", "--timeout", "200ms").want(t, exitFailed, "no broker answers at 127.0.0.1:1: dial tcp 127.0.0.1:1: ", "runnel dev --detach", "--server")
 	s.run("topic", "list", "--server", "http://x").want(t, exitFailed, "runnel://")
 	s.run("topic", "list", "--server", "127.0.0.1:1", "--tls-ca-file", "/nonexistent/ca.pem").want(t, exitFailed, "/nonexistent/ca.pem")
 }
