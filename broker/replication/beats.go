@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -282,7 +283,7 @@ func (h *Heartbeats) take(from peer.Peer, req *runnelv1.HeartbeatRequest) error 
 	if len(req.GetLoad()) > 0 && h.cfg.OnLoad != nil {
 		load := make([]PartitionLoad, 0, len(req.GetLoad()))
 		for _, l := range req.GetLoad() {
-			if ref, ok := refFrom(l.GetTopicId(), l.GetPartition()); ok {
+			if ref, ok := refFrom(l.GetTopicId(), l.GetPartition()); ok && rate(l.GetBytesIn()) && rate(l.GetBytesOut()) && rate(l.GetRecordsIn()) {
 				load = append(load, PartitionLoad{Ref: ref, BytesIn: l.GetBytesIn(), BytesOut: l.GetBytesOut(), RecordsIn: l.GetRecordsIn()})
 			}
 		}
@@ -299,6 +300,9 @@ func (h *Heartbeats) take(from peer.Peer, req *runnelv1.HeartbeatRequest) error 
 	}
 	return nil
 }
+
+// rate reports whether v is a rate that sums and comparisons can be made with.
+func rate(v float64) bool { return v >= 0 && v <= math.MaxFloat32 }
 
 func refFrom(topic []byte, partition int32) (metadata.PartitionRef, bool) {
 	if len(topic) != len(ids.TopicID{}) || partition < 0 {

@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -386,6 +387,22 @@ func TestPushesToADeafBrokerAreBounded(t *testing.T) {
 	}
 	if len(s.mu.states) > maxPushed {
 		t.Fatalf("%d states wait", len(s.mu.states))
+	}
+}
+
+// TestLoadsThatAreNoNumbersAreDropped: one of them would make every sum of the balancer's one as well.
+func TestLoadsThatAreNoNumbersAreDropped(t *testing.T) {
+	var got []PartitionLoad
+	h := NewHeartbeats(HeartbeatsConfig{Clock: clock.System(), Logger: quiet, OnLoad: func(_ int32, load []PartitionLoad) { got = load }})
+	req := &runnelv1.HeartbeatRequest{BrokerEpoch: 5, Load: []*runnelv1.PartitionLoad{
+		{TopicId: topic[:], BytesIn: math.NaN()}, {TopicId: topic[:], BytesOut: math.Inf(1)}, {TopicId: topic[:], RecordsIn: -1},
+		{TopicId: topic[:], Partition: 7, BytesIn: 1, BytesOut: 2, RecordsIn: 3},
+	}}
+	if err := h.take(peer.Peer{ID: 2, Epoch: 5}, req); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].Ref.Partition != 7 {
+		t.Fatalf("loads taken: %v", got)
 	}
 }
 
