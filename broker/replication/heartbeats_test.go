@@ -395,7 +395,9 @@ func TestLoadsThatAreNoNumbersAreDropped(t *testing.T) {
 	var got []PartitionLoad
 	h := NewHeartbeats(HeartbeatsConfig{Clock: clock.System(), Logger: quiet, OnLoad: func(_ int32, load []PartitionLoad) { got = load }})
 	req := &runnelv1.HeartbeatRequest{BrokerEpoch: 5, Load: []*runnelv1.PartitionLoad{
-		{TopicId: topic[:], BytesIn: math.NaN()}, {TopicId: topic[:], BytesOut: math.Inf(1)}, {TopicId: topic[:], RecordsIn: -1},
+		{TopicId: topic[:], BytesIn: math.NaN()},
+		{TopicId: topic[:], BytesOut: math.Inf(1)},
+		{TopicId: topic[:], RecordsIn: -1},
 		{TopicId: topic[:], Partition: 7, BytesIn: 1, BytesOut: 2, RecordsIn: 3},
 	}}
 	if err := h.take(peer.Peer{ID: 2, Epoch: 5}, req); err != nil {
