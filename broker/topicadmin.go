@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -179,7 +180,9 @@ func (a *topicAdmin) DeleteTopic(ctx context.Context, r *runnelv1.DeleteTopicReq
 	if err != nil {
 		return err
 	}
-	_, err = a.view.wait(ctx, func(s *metadata.State) bool {
+	patience, cancel := answerable(ctx)
+	defer cancel()
+	_, err = a.view.wait(patience, func(s *metadata.State) bool {
 		_, ok := s.TopicByID(t.ID)
 		return !ok && s.Revision() >= t.Revision
 	})
@@ -187,6 +190,15 @@ func (a *topicAdmin) DeleteTopic(ctx context.Context, r *runnelv1.DeleteTopicReq
 		return fmt.Errorf("topic %s is marked as deleted and its data is not removed yet: %w", t.Name, err)
 	}
 	return nil
+}
+
+// answerable returns a context that ends a little before ctx does: in time to say what was done, and what is waited for.
+func answerable(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, time.Second)))
 }
 
 func (a *topicAdmin) message(t *metadata.Topic) *runnelv1.Topic {
