@@ -89,6 +89,10 @@ func (a *app) withClient(ctx context.Context, f func(context.Context, *client.Cl
 		return a.noBroker(err)
 	}
 	err = f(ctx, c)
+	var advised adviceError
+	if errors.Is(err, context.DeadlineExceeded) && exitCode(err) == exitFailed && ctx.Err() == nil && !errors.As(err, &advised) {
+		err = adviceError{err: err, advice: fmt.Sprintf("more time than --timeout %s, or runnel cluster describe", a.timeout.String())}
+	}
 	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	return errors.Join(err, c.Close(closeCtx))
@@ -111,7 +115,7 @@ func (a *app) noBroker(err error) error {
 		}
 		text = refused.Error()
 	}
-	if i := strings.Index(text, "dial tcp "); i >= 0 {
+	if i := strings.Index(text, "dial tcp"); i >= 0 {
 		text = strings.TrimSuffix(text[i:], `"`)
 	}
 	return adviceError{err: toldError{fmt.Sprintf("no broker answers at %s: %s", a.serverAddress(), text), err}, advice: advice}

@@ -89,7 +89,7 @@ func (a *app) devRun(c *cobra.Command, f devFlags) error {
 		if first := cluster.Addresses()[0]; first != defaultDevAddress {
 			fmt.Fprintf(a.Err, "to use it: export RUNNEL_SERVER=%s\n", strings.Join(cluster.Addresses(), ","))
 		}
-		fmt.Fprintln(a.Err, "stop it with: runnel dev stop"+f.data())
+		fmt.Fprintln(a.Err, "stop it with: runnel dev stop"+a.dataFlag(cluster.Dir()))
 		return nil
 	}
 	fmt.Fprintln(a.Err, "Ctrl-C stops it")
@@ -101,12 +101,12 @@ func (a *app) devRun(c *cobra.Command, f devFlags) error {
 // defaultDevAddress is where the first broker of a cluster listens unless --port says otherwise: where commands look by default.
 const defaultDevAddress = "127.0.0.1:7650"
 
-// data is what has to follow a command that is to find the same cluster.
-func (f devFlags) data() string {
-	if f.dir == "" {
+// dataFlag is what has to follow a command that is to find the cluster in dir.
+func (a *app) dataFlag(dir string) string {
+	if usual, err := a.devDir(devFlags{}); err == nil && usual == dir {
 		return ""
 	}
-	return " --data " + f.dir
+	return " --data " + dir
 }
 
 // processName calls brokers so; etcd's members have a name.
@@ -223,7 +223,7 @@ func (a *app) startAll(ctx context.Context, c *devcluster.Cluster) error {
 func (a *app) startOne(ctx context.Context, c *devcluster.Cluster, name string) error {
 	for _, p := range c.Processes {
 		if p.IsEtcd() && !strings.HasPrefix(name, devcluster.EtcdName) && !p.Alive() {
-			fmt.Fprintf(a.Err, "%[1]s is stopped, and a broker that starts waits for etcd: runnel dev start %[1]s\n", p.Name)
+			fmt.Fprintf(a.Err, "%[1]s is stopped, and a broker that starts waits for etcd: runnel dev start %[1]s%[2]s\n", p.Name, a.dataFlag(c.Dir()))
 		}
 	}
 	return c.StartProcess(ctx, name)

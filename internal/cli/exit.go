@@ -128,10 +128,6 @@ func (a *app) report(err error) int {
 	if code == exitFailed && errors.Is(err, context.Canceled) {
 		text = "interrupted"
 	}
-	var advised adviceError
-	if errors.Is(err, context.DeadlineExceeded) && code == exitFailed && !errors.As(err, &advised) {
-		text += fmt.Sprintf("\nTry: more time than --timeout %s, or runnel cluster describe", a.timeout.String())
-	}
 	fmt.Fprintln(a.Err, "runnel: "+sanitize(text))
 	return code
 }
