@@ -13,6 +13,7 @@ import (
 	runnelv1 "runnel.dev/runnel/api/runnel/v1"
 	"runnel.dev/runnel/broker/metadata"
 	"runnel.dev/runnel/broker/topicconfig"
+	"runnel.dev/runnel/internal/clock"
 	"runnel.dev/runnel/internal/ids"
 )
 
@@ -198,7 +199,7 @@ func answerable(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, time.Second)))
+	return context.WithDeadline(ctx, deadline.Add(-min(deadline.Sub(clock.System().Now())/10, time.Second)))
 }
 
 func (a *topicAdmin) message(t *metadata.Topic) *runnelv1.Topic {
