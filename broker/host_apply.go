@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,11 +15,18 @@ import (
 	"runnel.dev/runnel/broker/storage"
 )
 
+// errOvertaken is nothing bad: several replicas of a new partition confirm at the same time, and one of them comes first.
+var errOvertaken = errors.New("confirmations were overtaken")
+
 // carryOut does the work; what fails is logged and reported.
 func (h *host) carryOut(ctx context.Context, w *plan) (failed bool) {
 	attempt := func(what string, err error) {
 		if err != nil && ctx.Err() == nil {
-			h.lg.Warn("applying metadata failed; will retry", "step", what, "error", err)
+			level := slog.LevelWarn
+			if errors.Is(err, errOvertaken) {
+				level = slog.LevelDebug
+			}
+			h.lg.Log(ctx, level, "applying metadata failed; will retry", "step", what, "error", err)
 			failed = true
 		}
 	}
@@ -100,7 +108,7 @@ func (h *host) confirm(ctx context.Context, c []metadata.Confirmation) error {
 	}
 	r, err := h.client.ConfirmReplicas(ctx, h.reg, c)
 	if err == nil && r.Count() < len(c) {
-		err = fmt.Errorf("%d of %d confirmations were overtaken", len(c)-r.Count(), len(c))
+		err = fmt.Errorf("%d of %d %w", len(c)-r.Count(), len(c), errOvertaken)
 	}
 	return err
 }
