@@ -241,6 +241,16 @@ func (pt *producerPartition) checkTimeouts(now time.Time) (next time.Time) {
 	return next
 }
 
+// notSent notes why nothing could be sent, for whoever asks in the end.
+func (pt *producerPartition) notSent(cause error, wait time.Duration) {
+	pt.mu.Lock()
+	if pt.mu.cause == nil {
+		pt.mu.cause = cause
+	}
+	pt.mu.Unlock()
+	pt.p.c.cfg.hooks.Retried(pt.tp, cause, wait)
+}
+
 // timedOutLocked says why nothing came of a batch, as far as is known. The reason is text alone: its class says nothing of the outcome.
 func (pt *producerPartition) timedOutLocked(after time.Duration) error {
 	switch {

@@ -125,12 +125,14 @@ func (s *sender) turn(ctx context.Context) bool {
 	default:
 	}
 	stream, err := s.connected(ctx)
+	var unsent []*producerPartition
 	for i, pt := range ready {
 		if err == nil {
 			err = s.sendOne(stream, pt)
 		}
 		if err != nil {
-			s.putBack(ready[i:])
+			unsent = slices.Clone(ready[i:])
+			s.putBack(unsent)
 			break
 		}
 	}
@@ -148,6 +150,10 @@ func (s *sender) turn(ctx context.Context) bool {
 	wait := s.back.next()
 	if errors.Is(err, errStreamEnded) {
 		wait = 0
+	} else {
+		for _, pt := range unsent {
+			pt.notSent(err, wait)
+		}
 	}
 	if pause(ctx, clk, wait, s.news) {
 		s.back.reset()

@@ -338,6 +338,30 @@ func TestDescribeClusterAsksEachBrokerWhatItMeasured(t *testing.T) {
 	}
 }
 
+// TestALeaderThatIsGoneLeadsNothing: the record names it until somebody else may lead.
+func TestALeaderThatIsGoneLeadsNothing(t *testing.T) {
+	f := setup(t)
+	topic := f.topic("t", 1)
+	f.cluster.change(func(s *server.Snapshot) {
+		next := *s.Topics["t"]
+		next.Partitions = []server.Partition{{LeaderID: 8, LeaderEpoch: 3, Replicas: []int32{8, self}, ISR: []int32{8}}}
+		s.Topics["t"], s.TopicsByID[topic.ID] = &next, &next
+	})
+	r, err := f.admin.DescribeCluster(f.ctx(), &runnelv1.DescribeClusterRequest{})
+	if err != nil || r.GetLeaderlessPartitions() != 1 {
+		t.Fatalf("%v %v", r, err)
+	}
+	d, err := f.admin.DescribePartitions(f.ctx(), &runnelv1.DescribePartitionsRequest{Topic: "t"})
+	if err != nil || len(d.GetPartitions()) != 1 {
+		t.Fatalf("%v %v", d, err)
+	}
+	p := d.GetPartitions()[0]
+	if p.GetHealth() != runnelv1.PartitionHealth_PARTITION_HEALTH_OFFLINE || p.GetDetail() != "its leader, broker 8, is not running; in sync are [8]" ||
+		p.GetError() != nil || p.GetLeaderId() != 8 || len(p.GetReplicaStatus()) != 2 {
+		t.Errorf("%v", p)
+	}
+}
+
 // TestBelowTheMinimumCountsWhoIsThere: an in-sync set does not shrink below the minimum, so brokers that are gone stay in it.
 func TestBelowTheMinimumCountsWhoIsThere(t *testing.T) {
 	f := setup(t)

@@ -107,7 +107,12 @@ func (l *listener) statuses(ctx context.Context, t *Topic, wanted []int32) []*ru
 	groups := map[int32][]int{}
 	snap := l.cfg.Metadata.Snapshot()
 	for i, n := range wanted {
-		if p, err := t.partition(n); err == nil && l.forwards(ctx) {
+		p, err := t.partition(n)
+		if err == nil && p.LeaderID >= 0 && snap.broker(p.LeaderID) == nil {
+			out[i] = l.offline(t, n, p)
+			continue
+		}
+		if err == nil && l.forwards(ctx) {
 			if id := l.keeper(snap, p); id != l.cfg.BrokerID {
 				groups[id] = append(groups[id], i)
 				continue
@@ -136,6 +141,14 @@ func (l *listener) statuses(ctx context.Context, t *Topic, wanted []int32) []*ru
 		}
 	})
 	return out
+}
+
+// offline describes a partition whose leader's registration has ended. It stays so while nobody else may lead it.
+func (l *listener) offline(t *Topic, n int32, p *Partition) *runnelv1.PartitionStatus {
+	st := l.byMetadata(t, n)
+	st.Health = runnelv1.PartitionHealth_PARTITION_HEALTH_OFFLINE
+	st.Detail = fmt.Sprintf("its leader, broker %d, is not running; in sync are %v", p.LeaderID, p.ISR)
+	return st
 }
 
 // keeper is the broker that can tell most of a partition: its leader, or else this broker, or else the first live one that holds it.

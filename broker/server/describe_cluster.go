@@ -88,10 +88,10 @@ func countTopic(resp *runnelv1.DescribeClusterResponse, byID map[int32]*runnelv1
 		if alive < int(t.Config.GetMinInSyncReplicas()) {
 			resp.BelowMinimumPartitions++
 		}
-		if p.LeaderID < 0 {
+		if !byID[p.LeaderID].GetLive() { // the record names the last leader for as long as nobody can follow it
 			resp.LeaderlessPartitions++
-		} else if b := byID[p.LeaderID]; b != nil {
-			b.Leaders++
+		} else {
+			byID[p.LeaderID].Leaders++
 		}
 		for _, id := range p.Replicas {
 			b := byID[id]

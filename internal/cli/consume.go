@@ -110,7 +110,7 @@ func (a *app) consume(c *cobra.Command, topic string, f consumeFlags) error {
 		}
 		err = a.readAll(ctx, cs, rd)
 		return errors.Join(err, cs.Close(context.WithoutCancel(ctx)))
-	})
+	}, client.Observe(&retryNotes{a: a}))
 }
 
 func consumerOptions(t client.Topic, from client.Position, f consumeFlags) ([]client.ConsumerOption, error) {

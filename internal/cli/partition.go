@@ -88,7 +88,7 @@ func partitionRows(tb *table, infos []client.PartitionInfo) {
 			continue
 		}
 		tb.row(p.Partition, leader, p.LeaderEpoch, brokerList(p.Replicas), brokerList(p.ISR), p.Health,
-			p.LogStart, p.Flushed, p.HighWatermark, p.LogEnd, roundBytes(p.SizeBytes), p.Segments, partitionDetail(p))
+			known(p.LogStart), known(p.Flushed), known(p.HighWatermark), known(p.LogEnd), roundBytes(p.SizeBytes), p.Segments, partitionDetail(p))
 	}
 }
 

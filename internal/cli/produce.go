@@ -160,7 +160,7 @@ func (a *app) produce(c *cobra.Command, topic string, f produceFlags) error {
 	if err != nil {
 		return err
 	}
-	opts := []client.Option{client.Observe(&retryNotes{a: a, patience: f.delivery})}
+	opts := []client.Option{client.Observe(&retryNotes{a: a, then: fmt.Sprintf(" for up to %v (--delivery-timeout)", f.delivery)})}
 	if f.autoCreate {
 		opts = append(opts, client.AutoCreateTopics())
 	}

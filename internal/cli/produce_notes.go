@@ -14,12 +14,13 @@ const (
 	noteEvery = 30 * time.Second
 )
 
-// retryNotes says what a produce waits for, since the client tries again for minutes without a word.
+// retryNotes says what a command waits for, since the client tries again for minutes without a word.
 type retryNotes struct {
 	client.NoHooks
-	a        *app
-	patience time.Duration
-	mu       struct {
+	a *app
+	// then ends a note: for how long it goes on.
+	then string
+	mu   struct {
 		sync.Mutex
 		since, noted time.Time // zero: nothing is being retried, nothing was said
 	}
@@ -31,6 +32,9 @@ func (n *retryNotes) Produced(client.ProducedBatch) {
 	defer n.mu.Unlock()
 	n.mu.since = time.Time{}
 }
+
+// Fetched implements client.Hooks.
+func (n *retryNotes) Fetched(client.FetchedFrame) { n.Produced(client.ProducedBatch{}) }
 
 // Retried implements client.Hooks.
 func (n *retryNotes) Retried(tp client.TopicPartition, err error, _ time.Duration) {
@@ -44,5 +48,5 @@ func (n *retryNotes) Retried(tp client.TopicPartition, err error, _ time.Duratio
 		return
 	}
 	n.mu.noted = now
-	fmt.Fprintf(n.a.Err, "%s: %s; trying again for up to %v (--delivery-timeout)\n", sanitize(tp.String()), sanitize(err.Error()), n.patience)
+	fmt.Fprintf(n.a.Err, "%s: %s; trying again%s\n", sanitize(tp.String()), sanitize(err.Error()), n.then)
 }

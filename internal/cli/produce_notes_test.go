@@ -14,7 +14,7 @@ import (
 func TestProduceSaysWhatItWaitsFor(t *testing.T) {
 	var out buffer
 	clk := clock.NewFake(time.Unix(0, 0))
-	n := &retryNotes{a: &app{Env: Env{Err: &out, Clock: clk}}, patience: 2 * time.Minute}
+	n := &retryNotes{a: &app{Env: Env{Err: &out, Clock: clk}}, then: " for up to 2m0s"}
 	retry := func() {
 		n.Retried(client.TopicPartition{Topic: "orders"}, errors.New("NOT_ENOUGH_REPLICAS: 1 of 2\x1b[2J"), time.Second)
 	}
