@@ -163,7 +163,7 @@ func (f *fetcher) serve(ctx context.Context) error {
 	cs := f.cs
 	address := cs.c.meta.snapshot().address(f.broker)
 	if address == "" {
-		return fmt.Errorf("%w: broker %d has no address", ErrUnavailable, f.broker)
+		return fmt.Errorf("%w: broker %d is not running", ErrUnavailable, f.broker)
 	}
 	cc, err := cs.c.conns.get(address, forFetch)
 	if err != nil {

@@ -165,7 +165,7 @@ func noLeader(id int32) string {
 	if id < 0 {
 		return "the partition has no leader"
 	}
-	return fmt.Sprintf("the partition's leader, broker %d, has no known address", id)
+	return fmt.Sprintf("the partition's leader, broker %d, is not running", id)
 }
 
 func (p Position) proto() *runnelv1.Position {

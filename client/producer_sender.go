@@ -181,7 +181,7 @@ func (s *sender) connected(ctx context.Context) (*produceStream, error) {
 	}
 	address := s.p.c.meta.snapshot().address(s.broker)
 	if address == "" {
-		return nil, fmt.Errorf("%w: broker %d has no address", ErrUnavailable, s.broker)
+		return nil, fmt.Errorf("%w: broker %d is not running", ErrUnavailable, s.broker)
 	}
 	cc, err := s.p.c.conns.get(address, forProduce)
 	if err != nil {
