@@ -58,6 +58,8 @@ type Broker struct {
 	// running is set once the parts exist; before that, phase says what the start waits for.
 	running atomic.Pointer[parts]
 	phase   atomic.Pointer[string]
+	// seen is the highest position that this process has seen. Only the goroutine of run uses it.
+	seen metadata.Position
 }
 
 // parts are what a running broker consists of.
@@ -145,6 +147,9 @@ func (b *Broker) runParts(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.client.Close()) }()
 	defer func() {
+		if saveErr := b.remember(p); saveErr != nil {
+			b.lg.Error("saving the metadata position failed", "error", saveErr)
+		}
 		if p.store != nil {
 			err = errors.Join(err, p.store.Close())
 		}
@@ -242,7 +247,7 @@ func (b *Broker) register(ctx context.Context, c *metadata.Client, info metadata
 }
 
 func (b *Broker) openMetadata(p *parts) (*metadata.Client, error) {
-	known, err := storage.LoadPosition(b.deps.FS, b.cfg.Storage.DataDir)
+	known, err := b.known()
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +260,7 @@ func (b *Broker) openMetadata(p *parts) (*metadata.Client, error) {
 		Endpoints: e.Endpoints, TLS: secure, Cluster: b.cfg.Cluster,
 		DialTimeout: e.DialTimeout.Std(), RequestTimeout: e.RequestTimeout.Std(), LeaseTTL: e.LeaseTTL.Std(),
 		DialOptions: append(secured, b.dialer()...),
-		Known:       metadata.Position{ClusterID: known.ClusterID, EtcdClusterID: known.EtcdClusterID, Era: known.Era, Revision: known.Revision},
+		Known:       known,
 	}, b.deps.Clock, b.lg, p.metrics)
 }
 

@@ -38,7 +38,7 @@ func refusable(err error) bool {
 // ask what the data directory holds. It returns nil once etcd may be used. A directory that never belonged to a cluster has nothing to say:
 // its broker only waits, and p.store stays nil; else it is open then.
 func (b *Broker) refuse(ctx context.Context, p *parts, why error) error {
-	known, err := storage.LoadPosition(b.deps.FS, b.cfg.Storage.DataDir)
+	known, err := b.known()
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (b *Broker) refuse(ctx context.Context, p *parts, why error) error {
 // An etcd that was older and is not any more is not trusted before a recovery has begun a new era: it may have been written to since it went
 // back, by a broker that knew no better, and so have come as far as this one had been. Somebody who has brought the newest one back
 // starts this broker again.
-func (b *Broker) awaitRecovery(ctx context.Context, p *parts, known storage.Position, why error) error {
+func (b *Broker) awaitRecovery(ctx context.Context, p *parts, known metadata.Position, why error) error {
 	for warned := false; ; {
 		if err := clock.Sleep(ctx, b.deps.Clock, refusePoll); err != nil {
 			return err

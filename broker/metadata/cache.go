@@ -281,6 +281,8 @@ func (c *Cache) accept(resp clientv3.WatchResponse, open bool, i int, next *[2]i
 	if err := c.sameEra(b); err != nil {
 		return false, err
 	}
+	// One range may be ahead of the other. What it shows is acted on, so it has been seen.
+	b.seen = max(b.seen, reached)
 	revision := min(next[0], next[1]) - 1
 	if len(resp.Events) > 0 || revision > b.base.Revision() {
 		c.publish(b, revision)

@@ -284,3 +284,21 @@ func TestQuietEtcdTellsThatNothingHappens(t *testing.T) {
 		cancel()
 	}
 }
+
+// One of the two ranges is quiet, so Revision stays behind until etcd tells of its progress. Who acts on what the other shows has seen it.
+func TestWhatIsShownHasBeenSeen(t *testing.T) {
+	c := client(t, nil)
+	register(t, c, 1, ids.NewStorageID())
+	cache := follow(t, c)
+	wait(t, cache, (*State).Loaded)
+	for range 20 {
+		topic, err := c.CreateTopic(t.Context(), NewTopic{Name: "t" + ids.NewTopicID().String(), Partitions: 1, Replicas: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := wait(t, cache, func(s *State) bool { _, ok := s.TopicByID(topic.ID); return ok })
+		if got, _ := s.TopicByID(topic.ID); s.Seen().Revision < got.Revision {
+			t.Fatalf("a topic of revision %d is shown, and only %d was seen", got.Revision, s.Seen().Revision)
+		}
+	}
+}
