@@ -130,6 +130,7 @@ func (v *view) topic(s *metadata.State, t *metadata.Topic) *server.Topic {
 		}
 		out.Partitions = append(out.Partitions, server.Partition{
 			LeaderID: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: isr, Adding: p.Adding, Removing: p.Removing,
+			Revision: p.Revision,
 		})
 	}
 	return out

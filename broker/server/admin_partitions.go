@@ -108,7 +108,7 @@ func (l *listener) statuses(ctx context.Context, t *Topic, wanted []int32) []*ru
 	snap := l.cfg.Metadata.Snapshot()
 	for i, n := range wanted {
 		p, err := t.partition(n)
-		if err == nil && p.LeaderID >= 0 && snap.broker(p.LeaderID) == nil {
+		if err == nil && snap.gone(p) {
 			out[i] = l.offline(t, n, p)
 			continue
 		}
@@ -132,15 +132,26 @@ func (l *listener) statuses(ctx context.Context, t *Topic, wanted []int32) []*ru
 			err = &unreachableError{broker: broker, cause: errShort}
 		}
 		for n, i := range items {
-			if err == nil {
-				out[i] = part.GetPartitions()[n]
+			if err != nil {
+				out[i] = l.byMetadata(t, wanted[i])
+				out[i].Error = l.item(err)
 				continue
 			}
-			out[i] = l.byMetadata(t, wanted[i])
-			out[i].Error = l.item(err)
+			out[i] = part.GetPartitions()[n]
+			// The other broker may be behind in the metadata: offsets are its own, who leads is what the newer epoch says.
+			if here := l.byMetadata(t, wanted[i]); here.GetLeaderEpoch() > out[i].GetLeaderEpoch() {
+				out[i].LeaderId, out[i].LeaderEpoch, out[i].Isr, out[i].UnderReplicated = here.LeaderId, here.LeaderEpoch, here.Isr, here.UnderReplicated
+				out[i].Replicas = here.Replicas
+			}
 		}
 	})
 	return out
+}
+
+// gone reports whether a partition's leader is not registered any more. A record that is newer than the snapshot as a whole may name a
+// broker whose registration is only on its way.
+func (s *Snapshot) gone(p *Partition) bool {
+	return p.LeaderID >= 0 && p.Revision <= s.Revision && s.broker(p.LeaderID) == nil
 }
 
 // offline describes a partition whose leader's registration has ended. It stays so while nobody else may lead it.

@@ -171,6 +171,8 @@ type Partition struct {
 	Replicas, ISR []int32
 	// Adding and Removing are part of Replicas while a reassignment runs.
 	Adding, Removing []int32
+	// Revision is that of the record. Where it is above the snapshot's, the snapshot may lack brokers that the record names.
+	Revision int64
 }
 
 // broker returns a live broker, nil when there is none with that id.

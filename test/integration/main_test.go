@@ -140,6 +140,11 @@ func partitions(t *testing.T, cl *client.Client, topic string) (infos []client.P
 		if err != nil && !client.Retriable(err) {
 			t.Fatal(err)
 		}
+		for _, p := range infos { // a broker may not know of a new topic yet
+			if client.Retriable(p.Err) {
+				err = errors.Join(err, p.Err)
+			}
+		}
 		return err
 	})
 	return infos
